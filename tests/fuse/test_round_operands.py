@@ -36,7 +36,7 @@ def weights(name: str, *shape: int) -> onnx.TensorProto:
 
 def transformer(scale: bool = True, batch: Any = 2, length: Any = 20) -> onnx.ModelProto:
     """A transformer layer with one product for queries, keys and values, norms before products, and a residual."""
-    wide, heads = 32, 2
+    wide, heads = 48, 3
     size = wide // heads
     query, key = ("q_s", "k_s") if scale else ("q", "k")
     nodes = [
@@ -76,6 +76,31 @@ def transformer(scale: bool = True, batch: Any = 2, length: Any = 20) -> onnx.Mo
     return model(nodes, [value("x", [batch, length, wide])], [value("y", None)], constants, opsets={"": 20})
 
 
+def rotated() -> onnx.ModelProto:
+    """An attention whose queries and keys are multiplied by a table, so that only its values can be stored rounded."""
+    nodes = [node("Relu", ["x"], ["positive"])]
+    for name in "qkv":
+        nodes += [
+            node("MatMul", ["positive" if name == "v" else "x", f"{name}_w"], [f"{name}_p"]),
+            node("Reshape", [f"{name}_p", "heads"], [f"{name}_h"]),
+            node("Transpose", [f"{name}_h"], [name], perm=[0, 2, 1, 3]),
+        ]
+    nodes += [
+        node("Mul", ["q", "table"], ["q_r"]),
+        node("Mul", ["k", "table"], ["k_r"]),
+        node("Transpose", ["k_r"], ["k_t"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q_r", "k_t"], ["scores"]),
+        node("Softmax", ["scores"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    constants = [
+        *(weights(f"{name}_w", 48, 32) for name in "qkv"),
+        tensor("heads", np.array([0, 0, 2, 16])),
+        tensor("table", RNG.random((20, 16)).astype(np.float32)),
+    ]
+    return model(nodes, [value("x", [2, 20, 48])], [value("y", None)], constants, opsets={"": 17})
+
+
 def after_norm(flat: bool) -> onnx.ModelProto:
     """A product and a residual that both read a norm, as in BERT; `flat`: products read rows of two dimensions."""
     nodes = [
@@ -88,13 +113,13 @@ def after_norm(flat: bool) -> onnx.ModelProto:
         node("Add", ["q_w", "n"], ["y"]),
     ]
     constants = [
-        weights("w", 32, 48),
-        weights("v", 48, 32),
-        tensor("scale", np.ones(32, np.float32)),
-        tensor("rows", np.array([40, 32])),
-        tensor("whole", np.array([2, 20, 32])),
+        weights("w", 48, 64),
+        weights("v", 64, 48),
+        tensor("scale", np.ones(48, np.float32)),
+        tensor("rows", np.array([40, 48])),
+        tensor("whole", np.array([2, 20, 48])),
     ]
-    return model(nodes, [value("x", [2, 20, 32])], [value("y", None)], constants, opsets={"": 17})
+    return model(nodes, [value("x", [2, 20, 48])], [value("y", None)], constants, opsets={"": 17})
 
 
 def convolutions() -> onnx.ModelProto:
@@ -112,8 +137,8 @@ def convolutions() -> onnx.ModelProto:
         node("Conv", ["c4", "e"], ["y"], strides=[2, 2]),
     ]
     constants = [
-        weights("a", 32, 16, 3, 3),
-        weights("b", 48, 32, 1, 1),
+        weights("a", 40, 16, 3, 3),
+        weights("b", 48, 40, 1, 1),
         weights("c", 48, 48, 1, 1),
         weights("d", 48, 1, 3, 3),
         weights("e", 16, 48, 1, 1),
@@ -146,6 +171,7 @@ def input_of(built: onnx.ModelProto, **sizes: int) -> dict[str, Array]:
 CASES: Mapping[str, Any] = {
     "layer": transformer,
     "unscaled layer": lambda: transformer(scale=False),
+    "rotated": rotated,
     "norm": lambda: after_norm(False),
     "norm of rows": lambda: after_norm(True),
     "convolutions": convolutions,
@@ -196,6 +222,12 @@ def test_a_layer_keeps_only_its_residuals_in_float32(scale: bool, sizes: tuple[A
     assert all(isinstance(role, Load) for role in (attention.query, attention.key, attention.value))
 
 
+def test_values_are_stored_rounded_beside_keys_that_are_not() -> None:
+    fused = fuse(weft.load(rotated(), device="reference").program, HALVES)
+    (attention,) = (group.attention for group in fused.groups if isinstance(group, AttentionGroup))
+    assert (attention.key.dtype, attention.value.dtype) == (DType.float32, DType.float16)
+
+
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_norm_writes_both_what_products_and_residuals_read(flat: bool) -> None:
     fused = fuse(weft.load(after_norm(flat), device="reference").program, HALVES)
@@ -209,7 +241,7 @@ def test_depthwise_convolutions_and_outputs_stay_in_float32() -> None:
     fused = fuse(weft.load(convolutions(), device="reference").program, HALVES)
     read = [group.sources[0].dtype for group in fused.groups if isinstance(group, HeavyGroup)]
     half, single = DType.float16, DType.float32
-    assert read == [single, single, half, half, single, single]  # the input, pool, two products, depthwise, the last
+    assert read == [half, single, half, half, single, single]  # the image, pool, two products, depthwise, the last
 
 
 @pytest.mark.parametrize("products", [p for p in Float32Products if p is not Float32Products.HALVES])

@@ -5,7 +5,8 @@ Otherwise each product rounds its float32 operands itself. Reshapes and maps tha
 value on. Where an attention scales a query or a key, the scaled value is stored; its readers then find it as it is.
 
 A value that something else reads in float32 (a residual) is also stored rounded if a row group computes it, which
-writes both. Elsewhere a second result would take another kernel.
+writes both. Elsewhere a second result would take another kernel. That kernel exists already for an input of the program
+that a convolution reads, whose channels have to be moved.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
+from weft.cost.effort import count_step_flops
 from weft.cost.sizes import estimate
 from weft.fuse.attention import map_loads, number_loads
 from weft.fuse.channel_order import find_channel_reorderings
 from weft.fuse.elements import Definitions, NotFoundError, unreshape_indices
 from weft.fuse.grouping import TAKE_EPILOGUE, find_boundary, find_readers, single_group
+from weft.fuse.layouts import same_in_memory
 from weft.ir import dims
 from weft.ir.access import axes_of_shape
 from weft.ir.attention import Attention
 from weft.ir.dims import Axis, Compound, Dim, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.groups import AttentionGroup, FusedProgram, Group, RowGroup
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Contract, Convolve, Map, Reshape, Step, Value, join_origins
 from weft.ir.scalar import (
     ELEMENT,
@@ -44,7 +48,8 @@ from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import Shape, TensorType
 
 _LEAST_LINES = 16  # rows and columns of a product that tile products compute
-_LEAST_SUMS = 16
+_LEAST_SUMS = 33
+_LEAST_TIME = 1 / 3  # of a launch, that such a product takes without tile products
 _LARGEST_SCALING = 8  # nodes of the expression of a query or key
 _IDENTITY = Placeholder(ELEMENT, DType.float32)
 
@@ -56,7 +61,7 @@ def round_operands(fused: FusedProgram, target: Target) -> FusedProgram:
     element, planes = target.float32_tiles
     if planes > 1 or element is DType.float32:
         return fused
-    return _Rounder(fused, element).run()
+    return _Rounder(fused, target, element).run()
 
 
 class _RoundedReads:
@@ -66,11 +71,11 @@ class _RoundedReads:
     need nothing else.
     """
 
-    def __init__(self, fused: FusedProgram) -> None:
+    def __init__(self, fused: FusedProgram, target: ThreadTarget) -> None:
         program = fused.program
         definitions = Definitions(program.steps, program.outputs, program.constants)
         self.group_of = {id(step): group for group in fused.groups for step in group.steps}
-        self.own_forms = {id(group): _find_group_forms(group, definitions) for group in fused.groups}
+        self.own_forms = {id(group): _find_group_forms(group, definitions, target) for group in fused.groups}
         self.forms: dict[Value, Scalar] = {}
         self.only: set[Value] = set()
         readers = find_readers(program)
@@ -78,6 +83,10 @@ class _RoundedReads:
             for value in step.results:
                 if value.has_shape and value.dtype is DType.float32:
                     self._add_value(value, readers.get(value, ()))
+        for value in program.inputs:
+            steps = [step for step in readers.get(value, ()) if step is not None]
+            if any(isinstance(step.primitive, Convolve) for step in steps) and _moves_channels(value):
+                self._add_value(value, steps)
 
     def _add_value(self, value: Value, readers: Sequence[Step | None]) -> None:
         forms: set[Scalar] = set()
@@ -110,11 +119,16 @@ class _RoundedReads:
         return None, False
 
 
-def _find_group_forms(group: Group, definitions: Definitions) -> dict[Value, Scalar]:
+def _moves_channels(value: Value) -> bool:
+    """Whether an input has another layout in memory than a convolution reads."""
+    return not same_in_memory(row_major(value.rank), channels_last(value.rank), value.shape)
+
+
+def _find_group_forms(group: Group, definitions: Definitions, target: ThreadTarget) -> dict[Value, Scalar]:
     """Return what a group rounds of the elements of its operands."""
     if isinstance(group, AttentionGroup):
         return _find_attention_forms(group, definitions)
-    if len(group.steps) == 1 and _uses_tiles(group.steps[0], definitions):
+    if len(group.steps) == 1 and _uses_tiles(group.steps[0], definitions, target):
         (step,) = group.steps
         operands = step.operands[:1] if isinstance(step.primitive, Convolve) else step.operands
         return {
@@ -125,12 +139,18 @@ def _find_group_forms(group: Group, definitions: Definitions) -> dict[Value, Sca
     return {}
 
 
-def _uses_tiles(step: Step, definitions: Definitions) -> bool:
-    """Whether tile products compute a float32 product, by its sizes; weights of few bits have kernels of their own."""
+def _uses_tiles(step: Step, definitions: Definitions, target: ThreadTarget) -> bool:
+    """Whether tile products are sure to compute a float32 product, by its sizes.
+
+    Weights of few bits have kernels of their own.
+    """
     if not isinstance(step.primitive, (Contract, Convolve)) or step.results[0].dtype is not DType.float32:
         return False
     left, right = step.operands
     if not left.has_shape or not right.has_shape:
+        return False
+    seconds = estimate(count_step_flops(step)) / (target.rates.compute_units * target.rates.unit_flops)
+    if seconds < _LEAST_TIME * target.rates.launch_seconds:
         return False
     if any(definitions.is_constant(value) and value not in definitions.constants for value in (left, right)):
         return False
@@ -185,9 +205,37 @@ def _find_attention_forms(group: AttentionGroup, definitions: Definitions) -> di
     for number, own_forms in forms.items():
         value = group.operands[number]
         joined = None if number in used or definitions.is_constant(value) else _join_forms(own_forms, value.shape)
-        if joined is not None:
+        if joined is not None and _is_moved_only(value, group, definitions):
             result[value] = joined
     return result
+
+
+def _is_moved_only(value: Value, group: AttentionGroup, definitions: Definitions) -> bool:
+    """Whether the products of an attention read a value as it is, or scaled, and nothing else of the group reads it."""
+    products = [step for step in group.steps if isinstance(step.primitive, Contract)]
+    weights = definitions.find_dependents(products[0].results[0])
+    for operand in (operand for step in products for operand in step.operands if operand not in weights):
+        expanded = _expand_inside(operand, group, definitions)
+        if expanded is None or (len(expanded[0]) > 1 and value.number in {load.operand for load in expanded[0]}):
+            return False
+    return True
+
+
+def _expand_inside(
+    value: Value, group: AttentionGroup, definitions: Definitions
+) -> tuple[set[Load], list[Step]] | None:
+    """Return what the maps of a group load for an element of a value, with these maps; None if there are too many."""
+    ids = {id(step) for step in group.steps}
+    inlined: list[Step] = []
+
+    def is_inside(operand: Value) -> bool:
+        maker = definitions.makers.get(operand)
+        return maker is not None and id(maker) in ids and isinstance(maker.primitive, (Map, Reshape))
+
+    try:
+        return set(loads(definitions.element(value, axes_of_shape(value.shape), is_inside, inlined))), inlined
+    except NotFoundError:
+        return None
 
 
 def _count_nodes(expression: Scalar) -> int:
@@ -244,9 +292,9 @@ def _less(position: Dim, start: int) -> Scalar:
 
 
 class _Rounder:
-    def __init__(self, fused: FusedProgram, element: DType) -> None:
+    def __init__(self, fused: FusedProgram, target: ThreadTarget, element: DType) -> None:
         self.fused, self.program, self.element = fused, fused.program, element
-        self.reads = _RoundedReads(fused)
+        self.reads = _RoundedReads(fused, target)
         self.reorderings = find_channel_reorderings(fused.program)
         self.definitions = Definitions(self.program.steps, self.program.outputs, self.program.constants)
         values = (*self.program.inputs, *self.program.constants, *self.definitions.makers)
@@ -254,7 +302,9 @@ class _Rounder:
         self.rounded: dict[Value, Value] = {}
 
     def run(self) -> FusedProgram:
-        members = [(group, self.rewrite(group)) for group in self.fused.groups]
+        images = [self.round_input(value) for value in self.program.inputs if value in self.reads.forms]
+        members = [(single_group(step), [step]) for step in images]
+        members += [(group, self.rewrite(group)) for group in self.fused.groups]
         if not self.rounded:
             return self.fused
         steps = _drop_unread([step for _, own_steps in members for step in own_steps], self.program.outputs)
@@ -273,6 +323,10 @@ class _Rounder:
                 case _:
                     groups += map(single_group, own_steps)
         return FusedProgram(program, tuple(groups))
+
+    def round_input(self, value: Value) -> Step:
+        readers = [reader for reader in self.definitions.readers[value] if reader is not None]
+        return self.round_value(value, join_origins(reader.origin for reader in readers))
 
     def rewrite(self, group: Group) -> list[Step]:
         """Rewrite the steps of a group to read rounded values, and to round those that are only read so."""
@@ -323,11 +377,10 @@ class _Rounder:
 
     def rewrite_attention_steps(self, group: AttentionGroup) -> list[Step]:
         """Rewrite the products of an attention to read rounded values, which maps move to the products' axes."""
-        ids = {id(step) for step in group.steps}
         steps: list[Step] = []
         for step in group.steps:
             if isinstance(step.primitive, Contract):
-                moves = [self.move_rounded(value, step, group, ids) for value in step.operands]
+                moves = [self.move_rounded(value, step, group) for value in step.operands]
                 steps += [move for move in moves if move is not None]
                 operands = [v if move is None else move.results[0] for v, move in zip(step.operands, moves)]
                 step = replace(step, operands=tuple(operands))
@@ -337,25 +390,16 @@ class _Rounder:
             steps.append(self.round_value(result, steps[-1].origin))
         return steps
 
-    def move_rounded(self, value: Value, product: Step, group: AttentionGroup, ids: set[int]) -> Step | None:
+    def move_rounded(self, value: Value, product: Step, group: AttentionGroup) -> Step | None:
         """Return a map that moves a rounded operand of the group to where a product reads `value`, if there is one."""
-        inlined: list[Step] = []
-
-        def is_inside(operand: Value) -> bool:
-            maker = self.definitions.makers.get(operand)
-            return maker is not None and id(maker) in ids and isinstance(maker.primitive, (Map, Reshape))
-
-        try:
-            expression = self.definitions.element(value, axes_of_shape(value.shape), is_inside, inlined)
-        except NotFoundError:
-            return None
-        own_loads = set(loads(expression))
+        own_loads, inlined = _expand_inside(value, group, self.definitions) or (set[Load](), [])
         sources = [v for v in self.reads.own_forms[id(group)] if v in self.rounded]
         source = next((v for v in sources if {load.operand for load in own_loads} == {v.number}), None)
-        if source is None or len(own_loads) > 1:
+        if source is None:
             return None
         result = Value(next(self.numbers), TensorType(self.element, value.shape), value.name)
-        load = Load(0, own_loads.pop().indices, self.element)
+        (source_load,) = own_loads
+        load = Load(0, source_load.indices, self.element)
         origin = join_origins(step.origin for step in inlined) or product.origin
         return Step(Map(load), (self.rounded[source],), (result,), origin)
 

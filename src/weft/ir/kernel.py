@@ -13,6 +13,7 @@ from typing import Union
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
+from weft.ir.row_products import MultiplyRows, RowStatement
 from weft.ir.scalar import same_number
 from weft.records import dataclass
 
@@ -417,7 +418,7 @@ class TilePipeline:
 
 
 TileStatement = Union[
-    Sums, MultiplyTiles, MultiplyFragments, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline
+    Sums, MultiplyTiles, MultiplyFragments, RowStatement, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline
 ]
 Statement = Union[
     Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Prefetch, Barrier, TileStatement
@@ -539,12 +540,12 @@ def read_buffers(body: tuple[Statement, ...]) -> set[str]:
         statement = pending.pop(0)
         names = [n.buffer for code in statement_codes(statement) for n in walk_code(code) if isinstance(n, Fetch)]
         match statement:
-            case FetchRun(_, name):
-                names.append(name)
-            case ScaleSums(_, name) | MoveRun(buffer=name):
+            case FetchRun(_, name) | ScaleSums(_, name) | MoveRun(buffer=name):
                 names.append(name)
             case MultiplyTiles(_, left, right):
                 names += [left, right]
+            case MultiplyRows():
+                names += statement.tiles
             case View(name, buffer):
                 views[name] = views.get(buffer, buffer)
         pending = [*(inner for body in inner_bodies(statement) for inner in body), *pending]

@@ -43,6 +43,7 @@ from weft.ir.kernel import (
     View,
     When,
 )
+from weft.ir.row_products import MultiplyRows, ReduceRows
 
 
 def fingerprint(kernel: Kernel) -> tuple[str, Kernel]:
@@ -147,6 +148,8 @@ class _Printer:
                 write(f"{indent}{sums} += {left} @ {right}")
             case MultiplyFragments(sums, left, right, planes, dtype):
                 write(f"{indent}{_names(sums)} += {_names(left)} @ {_names(right)} of {dtype}, {planes} planes")
+            case MultiplyRows() | ReduceRows():
+                write(f"{indent}{statement}")
             case AddSums(sums, other):
                 write(f"{indent}{sums} += {other}")
             case ScaleSums(sums, buffer, offset):

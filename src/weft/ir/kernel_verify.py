@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.half_weights import HALVES
 from weft.ir.kernel import (
     BLOCK,
     LANE,
@@ -43,6 +44,7 @@ from weft.ir.kernel import (
     statement_codes,
     walk_code,
 )
+from weft.ir.row_products import MultiplyRows, ReduceRows
 from weft.records import dataclass
 
 _MOVED_BYTES = 16  # of a MoveRun
@@ -135,6 +137,11 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 _verify_tile_statement(kernel, statement, scope)
             case MultiplyFragments():
                 _verify_fragments(kernel, statement, registers)
+            case MultiplyRows():
+                _verify_rows(kernel, statement, scope)
+            case ReduceRows(names):
+                if kernel.lanes % 32 or not all(registers.get(name, False) for name in names):
+                    raise InternalError(f"kernel {kernel.name}: rows are reduced from varying registers")
             case TilePipeline(name, start, stop):
                 if dims_vary(start) or dims_vary(stop):
                     raise InternalError(f"kernel {kernel.name}: the bounds of a pipeline vary between lanes")
@@ -152,6 +159,23 @@ def _verify_fragments(kernel: Kernel, statement: MultiplyFragments, registers: d
     fits = fits and all(len(fragment) == 2 * steps * statement.planes for fragment in right)
     if not fits or kernel.lanes % 32 or not all(registers.get(name, False) for name in names):
         raise InternalError(f"kernel {kernel.name}: fragments take varying registers for each element of a lane")
+
+
+def _verify_rows(kernel: Kernel, statement: MultiplyRows, scope: _Scope) -> None:
+    """Verify that tiles of 16-bit floats and registers have the rows, columns and depth of the product."""
+    right = scope.buffers.get(statement.right)
+    fits = right is not None and right.tile is not None and right.dtype in HALVES
+    if right is not None and right.tile is not None:
+        fits = fits and 2 * len(statement.sums) == right.tile.rows
+        if isinstance(statement.left, str):
+            left = scope.buffers.get(statement.left)
+            form = None if left is None or left.dtype is not right.dtype else left.tile
+            fits = fits and form is not None and (2 * form.rows, form.depth) == (kernel.lanes, right.tile.depth)
+        else:
+            fits = fits and 2 * len(statement.left) == right.tile.depth
+    names = statement.sums if isinstance(statement.left, str) else (*statement.sums, *statement.left)
+    if not fits or kernel.lanes % 32 or not all(scope.registers.get(name, False) for name in names):
+        raise InternalError(f"kernel {kernel.name}: rows times {statement.right} are not added to registers")
 
 
 def _verify_tile_statement(

@@ -21,6 +21,8 @@ from weft.ir.kernel import (
     walk_code,
 )
 from weft.ir.program import Contract, Convolve, Step
+from weft.ir.row_products import MultiplyRows
+from weft.ir.target import Float32Products, Target, ThreadTarget, VectorTarget
 from weft.ir.work import PAIR_PRODUCTS, HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
@@ -48,8 +50,13 @@ def find_narrowed_products(sections: Sequence[Section]) -> Iterator[NarrowedProd
     return _find_in_sections(sections, {})
 
 
-def find_rounded_type(steps: Sequence[Step]) -> DType | None:
-    """Return the type that fusion rounded operands of the products among some steps to, if there are any."""
+def find_rounded_type(steps: Sequence[Step], target: Target) -> DType | None:
+    """Return the type that fusion rounded operands of the products among some steps to, if there are any.
+
+    Where a target rounds nothing, narrow operands of float32 products are exact.
+    """
+    if not _rounds_operands(target):
+        return None
     products = [step for step in steps if isinstance(step.primitive, (Contract, Convolve))]
     types = {
         value.dtype
@@ -59,6 +66,15 @@ def find_rounded_type(steps: Sequence[Step]) -> DType | None:
         if value.dtype in HALVES
     }
     return types.pop() if len(types) == 1 else None
+
+
+def _rounds_operands(target: Target) -> bool:
+    match target:
+        case ThreadTarget(float32_products=products):
+            return products is Float32Products.HALVES
+        case VectorTarget(narrow_products=narrows):
+            return narrows
+    return False
 
 
 def _find_in_sections(sections: Sequence[Section], cache: dict[int, _KernelProducts]) -> Iterator[NarrowedProduct]:
@@ -103,6 +119,8 @@ def _find_kernel_products(kernel: Kernel) -> _KernelProducts:
             tiles.update((types[statement.left], types[statement.right]))
         if isinstance(statement, MultiplyFragments):
             tiles.add(statement.dtype)
+        if isinstance(statement, MultiplyRows):
+            tiles.add(types[statement.right])
         for inner in inner_bodies(statement):
             pending.extend(inner)
         pairs = pairs or any(_multiplies_pairs(code) for code in statement_codes(statement))

@@ -160,7 +160,7 @@ class _SectionBuilder:
                 group_effort,
                 choice.template,
                 choice.reason,
-                find_rounded_type(group.steps),
+                find_rounded_type(group.steps, self.target),
             )
         )
         primitive = group.steps[0].primitive

@@ -200,7 +200,8 @@ class TileMachine:
         group, thread = divmod(self.own.number, 128)
         offsets = {name: (int(at), int(by)) for name, at, by in re.findall(r"add\.s64 (\w+), \$(\d+), (\d+);", text)}
         form = (
-            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, (\w+), (\w+), (\w+)(.*?);"
+            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, "
+            r"(\w+|\{.*?\}), (\w+), (\w+)(.*?);"
         )
         result_words: dict[int, Any] = {}
         steps = re.findall(form, text)
@@ -210,7 +211,10 @@ class TileMachine:
             registers = [int(place) for place in re.findall(r"\d+", places)]
             fresh = test == "first" and "setp.ne.b32 first" in text
             own = [0 if fresh else result_words[at] if at in result_words else values[at] for at in registers]
-            parts = [values[offsets[name][0] - results] + offsets[name][1] for name in (left, right)]
+            words = [values[int(place) - results] for place in re.findall(r"\d+", left)] if left[0] == "{" else []
+            parts = [
+                values[offsets[name][0] - results] + offsets[name][1] for name in ((right,) if words else (left, right))
+            ]
 
             def product(
                 operands: list[Any],
@@ -218,18 +222,22 @@ class TileMachine:
                 kinds: tuple[str, str] = (one, other),
                 transposed: list[int] = bits,
             ) -> Array:
-                assert len({descriptors for _, descriptors in operands}) == 1
+                assert len({descriptors for _, descriptors, _ in operands}) == 1
+                descriptors = operands[0][1]
+                tiles = list(zip((64, shape[0]), kinds, transposed if len(descriptors) == 2 else [0, *transposed]))
                 rows = [
                     self.read_descriptor(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
-                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, transposed)
+                    for descriptor, (count, kind, flag) in zip(descriptors, tiles[-len(descriptors) :])
                 ]
+                if len(descriptors) == 1:
+                    rows.insert(0, rows_of_words([own_words for _, _, own_words in operands], kinds[0]))
                 result = np.zeros((64, shape[0]))
-                for number, (mine, _) in enumerate(operands):
+                for number, (mine, _, _) in enumerate(operands):
                     for at, value in enumerate(mine):
                         result[sum_place(number, at)] = value
                 return result + rows[0] @ rows[1].T
 
-            result = self.groups[group].together(thread, (own, tuple(parts)), product)
+            result = self.groups[group].together(thread, (own, tuple(parts), words), product)
             result_words.update((register, result[sum_place(thread, at)]) for at, register in enumerate(registers))
         whole = ".s32." in text
         return np.array([result_words[register] for register in sorted(result_words)]).astype(
@@ -258,6 +266,16 @@ def sum_place(thread: int, number: int) -> tuple[int, int]:
     """Return the row and column of an accumulator register, in a product of 64 rows."""
     row = thread // 32 * 16 + thread % 32 // 4 + number // 2 % 2 * 8
     return row, number // 4 * 8 + thread % 4 * 2 + number % 2
+
+
+def rows_of_words(words: list[list[int]], kind: str) -> Array:
+    """Return the left operand of a product of 64 rows from the words of 128 threads."""
+    rows = np.zeros((64, 8), np.int32)
+    for thread, own in enumerate(words):
+        for at, word in enumerate(own):
+            row = thread // 32 * 16 + thread % 32 // 4 + at % 2 * 8
+            rows[row, thread % 4 + at // 2 * 4] = word
+    return numbers(rows, kind)
 
 
 def numbers(raw: Array, kind: str) -> Array:

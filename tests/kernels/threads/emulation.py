@@ -12,6 +12,7 @@ from backends.llvm.emulated import run_kernel
 from kernels.vector.works import from_memory, in_memory
 
 from weft.backends.llvm.assembly import SharedMemory
+from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -51,8 +52,12 @@ def run_work(
     operands: Sequence[tuple[Array, Layout]],
     results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
+    tile_products: str = "",
 ) -> list[Array]:
-    """Return the results. Kernels are verified before and after tiles are expanded."""
+    """Return the results. Kernels are verified before and after tiles are expanded.
+
+    `tile_products`: the instructions with which tiles are multiplied instead.
+    """
     bound = sizes or {}
     shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
     arrays: dict[str, list[Array]] = {
@@ -70,7 +75,8 @@ def run_work(
         arguments = [arrays[reference.kind][reference.number] for reference in launch.references]
         numbers = {name: dims.evaluate(value, bound) for name, value in launch.parameters}
         with patch.object(SharedMemory, "MOST_STATIC", 1 << 20):  # emulated launches have no dynamic memory
-            after = run_kernel(expand_tiles(launch.kernel), arguments, blocks, numbers)
+            kernel = launch.kernel if tile_products else expand_tiles(launch.kernel)
+            after = run_kernel(kernel, arguments, blocks, numbers, ThreadLanes(tile_products=tile_products))
         for reference, array in zip(launch.references, after, strict=True):
             if reference.kind in ("operand", "constant"):
                 assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))

@@ -46,10 +46,11 @@ def launches_of(alone: Alone, target: ThreadTarget) -> tuple[Launch, ...]:
     return part.work.launches
 
 
-def emulated(alone: Alone, target: ThreadTarget) -> Array:
+def emulated(alone: Alone, target: ThreadTarget, tile_products: str = "") -> Array:
     (part,) = build_attention(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
     memory = [alone.arrays[alone.operands[number]] for number in part.operands]
-    (result,) = run_work(part.work, [(array, row_major(array.ndim)) for array in memory], [part.result], alone.sizes)
+    operands = [(array, row_major(array.ndim)) for array in memory]
+    (result,) = run_work(part.work, operands, [part.result], alone.sizes, tile_products)
     return result
 
 
@@ -72,6 +73,21 @@ def test_sizes(products: Float32Products, sizes: tuple[int, ...]) -> None:
         isinstance(statement, TilePipeline) for statement in statements_of(launches_of(alone, target)[0].kernel.body)
     )
     close(emulated(alone, target), exact(inputs), WITHIN[products])
+
+
+@pytest.mark.parametrize("tile_products", ["mma.sync", "wgmma"])
+@pytest.mark.parametrize("sizes", [(1, 1, 20, 70, 64, 15), (1, 1, 9, 40, 17, 80)], ids=str)
+def test_scores_stay_in_registers(sizes: tuple[int, ...], tile_products: str) -> None:
+    """Tensor cores, as emulated, give what the expanded products do."""
+    inputs = qkv(np.random.default_rng(13), *sizes)
+    alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
+    target = with_products(HALVES)
+    (launch,) = launches_of(alone, target)
+    local = {buffer.name for buffer in launch.kernel.buffers if buffer.local_size and not (buffer.tile or buffer.late)}
+    assert local == {"factors"}
+    actual = emulated(alone, target, tile_products)
+    close(actual, emulated(alone, target), 2e-4)  # sums in another order may round a weight differently
+    close(actual, exact(inputs), WITHIN[HALVES])
 
 
 @pytest.mark.parametrize("products", [PARTS, HALVES])
@@ -154,7 +170,9 @@ def test_values_outside_of_float16(bad: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
-@pytest.mark.parametrize("sizes", [(1, 2, 70, 130, 64, 64), (1, 1, 13, 31, 20, 12), (1, 1, 3, 600, 32, 32)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1, 2, 70, 130, 64, 64), (1, 1, 13, 31, 20, 12), (1, 1, 3, 600, 32, 32), (1, 1, 9, 70, 16, 32)], ids=str
+)
 def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
     """Operands of the tiles' type, with a mask that hides keys."""
     rng = np.random.default_rng(11)
@@ -185,6 +203,9 @@ def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
     assert actual.dtype == dtype.numpy
     rounded = {name: array.astype(np.float64) for name, array in inputs.items()}
     expected = np.maximum(exact(rounded, rounded["mask"], scale=1.0), 0)
+    if sizes[2] == 9:
+        for tile_products in ("mma.sync", "wgmma"):
+            close(emulated(alone, target, tile_products).astype(np.float64), actual.astype(np.float64), 1e-2)
     close(actual.astype(np.float64), expected, 3e-3 if dtype is DType.float16 else 2e-2)
     without = replace(target, shared_bytes=16384)  # the same group, where tiles do not fit
     close(emulated(alone, without).astype(np.float64), expected, 3e-3 if dtype is DType.float16 else 2e-2)
@@ -200,15 +221,15 @@ def visible_keys(queries: int, keys: int) -> Array:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-@pytest.mark.parametrize("keys", [100, 600])
-def test_rows_without_a_visible_key(keys: int, guarded: bool) -> None:
+@pytest.mark.parametrize(("products", "keys"), [(PARTS, 100), (PARTS, 600), (HALVES, 100), (HALVES, 600)])
+def test_rows_without_a_visible_key(products: Float32Products, keys: int, guarded: bool) -> None:
     inputs = qkv(np.random.default_rng(9), 1, 1, 30, keys, 16, 16)
     mask = visible_keys(30, keys)
     expected = exact(inputs, np.where(mask, 0.0, -np.inf))
     assert np.isnan(expected[0, 3]).all()
     built = written.boolean_mask({name: array.shape for name, array in inputs.items()}, mask, guarded=guarded)
-    actual = emulated(Alone(built, {**inputs, "mask": mask}), with_products(PARTS))
-    close(actual, np.nan_to_num(expected) if guarded else expected)
+    actual = emulated(Alone(built, {**inputs, "mask": mask}), with_products(products))
+    close(actual, np.nan_to_num(expected) if guarded else expected, WITHIN[products])
 
 
 @pytest.mark.parametrize("scale", [300.0, -300.0, 1e30])

@@ -54,6 +54,7 @@ from weft.ir.kernel import (
     inner_bodies,
     is_varying,
 )
+from weft.ir.row_products import MultiplyRows, ReduceRows
 
 
 def emit(kernel: Kernel, module: ir.Module, lanes: Lanes) -> ir.Function:
@@ -428,7 +429,7 @@ def _find_assigned(statements: Sequence[Statement]) -> set[str]:
         match statement:
             case Assign(name) | MultiplyTiles(name) | AddSums(name) | ScaleSums(name):
                 assigned.add(name)
-            case Transpose(names):
+            case Transpose(names) | MultiplyRows(names) | ReduceRows(names):
                 assigned.update(names)
             case MultiplyFragments(sums):
                 assigned.update(name for names in sums for name in names)

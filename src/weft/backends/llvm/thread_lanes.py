@@ -283,6 +283,14 @@ class ThreadLanes(Lanes):
             distance *= count
         return value
 
+    def reduce_quads(self, emitter: Emitter, kind: str, value: Value) -> Value:
+        """Reduce float32 within each four neighbouring threads."""
+        builder, dtypes = _nvptx_builder(emitter), [DType.float32] * 2
+        for distance in (2, 1):
+            other = _exchange(builder, value, distance, WARP)
+            value = functions.apply(builder, ACROSS_FUNCTIONS[kind], [value, other], dtypes, DType.float32)
+        return value
+
     def _across_memory(
         self, emitter: Emitter, value: Value, dtype: DType, combine: Callable[[Value, Value], Value]
     ) -> Value:

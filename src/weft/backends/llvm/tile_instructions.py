@@ -165,6 +165,47 @@ def multiply_by_descriptors(
     return [results[first : first + count] for first in range(0, total, count)]
 
 
+def multiply_by_registers(
+    builder: IRBuilder,
+    dtype: DType,
+    transposed: bool,
+    left: Sequence[Value],
+    right: Value,
+    steps: Sequence[int],
+    sums: list[Value],
+) -> list[Value]:
+    """Multiply 64 rows of a 16-bit type in registers by a tile, and wait for the sums.
+
+    `left` has four words for each step, `right` is a descriptor to which each of `steps` is added.
+    """
+    count = len(sums)
+    fresh = all(isinstance(value, ir.Constant) for value in sums)  # all 0
+    kind = PTX_TYPES[dtype]
+    name = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind}"
+    values = [*([] if fresh else sums), *left, right]
+    before = count + len(values) - len(left) - 1
+    lines = [
+        "{",
+        ".reg .pred first, added;",
+        f".reg .b64 right<{len(steps)}>;",
+        f"setp.{'ne' if fresh else 'eq'}.b32 first, 0, 0;",
+        "setp.eq.b32 added, 0, 0;",
+    ]
+    lines += [f"add.s64 right{at}, ${before + len(left)}, {step};" for at, step in enumerate(steps)]
+    lines.append("wgmma.fence.sync.aligned;")
+    places = ", ".join(f"${number}" for number in range(count))
+    for at in range(len(steps)):
+        words = ", ".join(f"${before + 4 * at + number}" for number in range(4))
+        test = "added" if at else "first"
+        lines.append(f"{name} {{{places}}}, {{{words}}}, right{at}, {test}, 1, 1, {int(transposed)};")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
+    signature = ir.FunctionType(ir.LiteralStructType([sums[0].type] * count), [value.type for value in values])
+    tied = [] if fresh else [str(number) for number in range(count)]
+    constraints = ["=f"] * count + tied + ["r"] * len(left) + ["l"]
+    result = builder.asm(signature, " ".join(lines), ",".join((*constraints, "~{memory}")), values, effects=True)
+    return [builder.extract_value(result, number) for number in range(count)]
+
+
 def await_products(builder: IRBuilder, left: int) -> None:
     """Wait until at most `left` groups of products are running."""
     _effect(builder, f"wgmma.wait_group.sync.aligned {left};")

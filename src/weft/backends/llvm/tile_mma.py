@@ -20,22 +20,25 @@ _BYTE = ir.IntType(8)
 
 def multiply(
     emitter: Emitter,
-    left: Buffer,
+    left: Buffer | list[Value],
     right: Buffer,
     partition: SumPartition,
     thread: Value,
     origin: tuple[Value, Value],
     sums: list[Value],
 ) -> list[Value]:
-    """Add a product to a thread's sums; `origin` is the first row and column of its warp."""
-    assert left.tile is not None
+    """Add a product to a thread's sums; `origin` is the first row and column of its warp.
+
+    The left operand is a tile, or the words of one fragment for each step along the depth.
+    """
     assert right.tile is not None
     rows = [number * partition.row_step for number in range(partition.row_tiles)]
     columns = [number * 8 for number in range(partition.column_tiles)]
-    left_operand = _Fragments(emitter, left, thread, origin[0], False)
+    left_operand = _Fragments(emitter, left, thread, origin[0], False) if isinstance(left, Buffer) else _Words(left)
     right_operand = _Fragments(emitter, right, thread, origin[1], True)
     sums = list(sums)
-    for step in range(left.tile.depth * element_bytes(left.dtype) // DEPTH_STEP):
+    types = (left.dtype if isinstance(left, Buffer) else right.dtype), right.dtype
+    for step in range(right.tile.depth * element_bytes(right.dtype) // DEPTH_STEP):
         lefts = [left_operand.rows_of_16(row, step) for row in rows]
         for first in range(0, len(columns), 2):
             pair = columns[first : first + 2]
@@ -44,7 +47,7 @@ def multiply(
                 for column, b in enumerate(rights):
                     at = (row * len(columns) + first + column) * FRAGMENT_SUMS
                     fragment = slice(at, at + FRAGMENT_SUMS)
-                    sums[fragment] = _add_fragments(emitter, (left.dtype, right.dtype), a, b, sums[fragment])
+                    sums[fragment] = _add_fragments(emitter, types, a, b, sums[fragment])
     return sums
 
 
@@ -72,6 +75,17 @@ def multiply_registers(emitter: Emitter, product: MultiplyFragments) -> None:
                 right = [registers[name] for name in product.right[column][at : at + 2]]
                 sums = [registers[name] for name in names]
                 registers.update(zip(names, multiply_fragments(emitter.builder, types, left, right, sums)))
+
+
+class _Words:
+    """A thread's left fragments, in registers: one for each step along the depth."""
+
+    def __init__(self, words: list[Value]) -> None:
+        self.words = words
+
+    def rows_of_16(self, row: int, step: int) -> list[Value]:
+        assert row == 0
+        return self.words[4 * step : 4 * step + 4]
 
 
 class _Fragments:

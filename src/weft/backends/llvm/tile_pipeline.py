@@ -72,7 +72,7 @@ class PipelineEmitter:
         hoisted = dict(emitter.hoisted_addresses)
         loads = (*pipeline.moves, *pipeline.fetches, *pipeline.puts)
         changing = {pipeline.variable, *_find_variables(loads)}
-        tiles.hoist(emitter, loads, changing)
+        tiles.hoist(emitter, loads, pipeline.body, changing)
         pipeline = self.pipeline = replace(
             pipeline,
             moves=self.hoist_masks(pipeline.moves, changing),

@@ -11,6 +11,7 @@ from weft.backends.llvm.tile_instructions import (
     broadcast_first_thread,
     is_imprecise,
     multiply_by_descriptors,
+    multiply_by_registers,
     shared_address,
 )
 from weft.backends.llvm.tile_layout import (
@@ -35,19 +36,20 @@ _ADDRESS_MASK = (1 << 18) - 1  # of shared memory addresses in a descriptor
 _IMPRECISE_COLUMNS = 64  # two imprecise products run at a time, each with its own sums in registers
 
 
-def can_multiply(left: Buffer, right: Buffer, partition: SumPartition) -> bool:
-    """Tell whether wgmma can multiply these tiles into sums with this partition."""
-    if partition.team == 1 or _columns(partition, left.dtype) is None:
+def can_multiply(left: Buffer | None, right: Buffer, partition: SumPartition) -> bool:
+    """Tell whether wgmma can multiply these tiles into sums with this partition; None is an operand in registers."""
+    columns = _columns(partition, right.dtype if left is None else left.dtype)
+    if partition.team == 1 or columns is None:
         return False
-    operands = [_operand(buffer) for buffer in (left, right)]
+    operands = [_operand(buffer) for buffer in (left, right) if buffer is not None]
     if any(operand.layout.width < DEPTH_STEP for operand in operands):
         return False
     if any(operand.transposed and operand.layout.element != 2 for operand in operands):
         return False
-    wide = operands[1].layout.width // 2
-    return not (left.tile and left.tile.transposed and operands[0].layout.width < 2 * GROUP_ROWS) and not (
-        operands[1].transposed and (partition.columns % wide or (_columns(partition, left.dtype) or 0) % wide)
-    )
+    wide = operands[-1].layout.width // 2
+    if operands[-1].transposed and (partition.columns % wide or columns % wide):
+        return False
+    return left is None or not (operands[0].transposed and operands[0].layout.width < 2 * GROUP_ROWS)
 
 
 def _operand(buffer: Buffer) -> WgmmaOperand:
@@ -68,7 +70,7 @@ def _columns(partition: SumPartition, dtype: DType) -> int | None:
 
 def multiply(
     emitter: Emitter,
-    left: Buffer,
+    left: Buffer | list[Value],
     right: Buffer,
     partition: SumPartition,
     origin: tuple[Value, Value],
@@ -76,10 +78,13 @@ def multiply(
 ) -> list[Value]:
     """Add a product to a thread's sums; `origin` is the first row and column of its warp group.
 
-    The result is asynchronous unless the type is imprecise.
+    The result is asynchronous unless the type is imprecise, or the left operand is in registers: the words of one
+    fragment for each step along the depth.
     """
-    assert left.tile is not None
     builder = emitter.builder
+    if not isinstance(left, Buffer):
+        return _multiply_registers(emitter, left, right, origin[1], sums)
+    assert left.tile is not None
     operands = [_operand(buffer) for buffer in (left, right)]
     columns = _columns(partition, left.dtype)
     assert columns is not None
@@ -114,6 +119,18 @@ def multiply(
         addends = await_sums(builder, parts[number], int(has_next))
         total += [builder.fadd(value, addend) for value, addend in zip(product[3], addends, strict=True)]
     return total
+
+
+def _multiply_registers(
+    emitter: Emitter, left: list[Value], right: Buffer, column: Value, sums: list[Value]
+) -> list[Value]:
+    """Add the product of a fragment in registers and a tile to a thread's sums, and wait for it."""
+    builder, operand = emitter.builder, _operand(right)
+    address = shared_address(builder, emitter.buffers[right.name])
+    start = builder.add(address, _row_offset(emitter, operand, column))
+    steps = [operand.step_offset(step) // CHUNK for step in range(len(left) // 4)]
+    descriptor = _descriptor(emitter, operand, start, 0)
+    return multiply_by_registers(builder, right.dtype, operand.transposed, left, descriptor, steps, sums)
 
 
 def _row_offset(emitter: Emitter, operand: WgmmaOperand, rows: Value) -> Value:

@@ -6,7 +6,7 @@ sums that are not complete (`pending_sums`), and code that reads them waits firs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, cast
 
 from weft.backends.llvm import assembly as ir
@@ -25,6 +25,7 @@ from weft.backends.llvm.tile_layout import (
     FRAGMENT_ROWS,
     FRAGMENT_SUMS,
     WARP,
+    WARP_GROUP,
     SumPartition,
     build_layout,
     split_sums,
@@ -33,6 +34,7 @@ from weft.backends.llvm.types import INT32, element_bytes, memory_type, register
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     AddSums,
     Buffer,
@@ -48,6 +50,7 @@ from weft.ir.kernel import (
     Sums,
     TileStatement,
 )
+from weft.ir.row_products import MultiplyRows, ReduceRows
 
 if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 
 _REGISTERS = 208  # of a thread, for sums, fragments and hoisted addresses
 _FRAGMENTS = 64  # registers for the operands of mma.sync
+_ROW_TEMPORARIES = 64  # registers for what is computed from rows in registers
 _HOISTED = 3  # registers for the addresses of a copy
 MMA_SYNC, WGMMA = "mma.sync", "wgmma"
 _BYTE = ir.IntType(8)
@@ -72,6 +76,11 @@ def write(emitter: Emitter, statement: TileStatement) -> None:
             wait_for_sums(emitter, [name])
         case MultiplyFragments():
             tile_mma.multiply_registers(emitter, statement)
+        case MultiplyRows():
+            _multiply_rows(emitter, statement)
+        case ReduceRows(names, kind):
+            values = [_lanes(emitter).reduce_quads(emitter, kind, emitter.registers[name]) for name in names]
+            emitter.registers.update(zip(names, values, strict=True))
         case AddSums(name, other):
             wait_for_sums(emitter, [name, other])
             dtype = emitter.sums[name].dtype
@@ -173,6 +182,44 @@ def multiply(emitter: Emitter, product: MultiplyTiles) -> None:
     emitter.registers.update(zip(names, results, strict=True))
 
 
+def _multiply_rows(emitter: Emitter, product: MultiplyRows) -> None:
+    """Add a product to registers, which are complete afterwards."""
+    lanes, names = emitter.kernel.lanes, product.sums
+    wait_for_sums(emitter)
+    right = find_buffer(emitter, product.right)
+    is_grouped = _lanes(emitter).tile_products == WGMMA and lanes % WARP_GROUP == 0
+    team = WARP_GROUP // WARP if is_grouped else 1
+    partition = SumPartition(team, lanes // WARP // team, 1, 1, len(names) // FRAGMENT_SUMS)
+    left: Buffer | list[Value]
+    if isinstance(product.left, str):
+        left = find_buffer(emitter, product.left)
+    else:
+        left = _pack_rows(emitter, [emitter.registers[name] for name in product.left], right.dtype)
+    sums = [emitter.registers[name] for name in names]
+    if is_grouped and tile_wgmma.can_multiply(left if isinstance(left, Buffer) else None, right, partition):
+        results = tile_wgmma.multiply(emitter, left, right, partition, _origin(emitter, partition), sums)
+        if isinstance(left, Buffer):
+            results = await_sums(emitter.builder, results)
+    else:
+        partition = SumPartition(1, lanes // WARP, 1, 1, partition.column_tiles)
+        thread = _lanes(emitter).thread(emitter)
+        results = tile_mma.multiply(emitter, left, right, partition, thread, _warp_origin(emitter, partition), sums)
+    emitter.registers.update(zip(names, results, strict=True))
+
+
+def _pack_rows(emitter: Emitter, values: list[Value], dtype: DType) -> list[Value]:
+    """Round sums to a 16-bit type, as the words of left fragments: four for each step along the depth."""
+    builder, element = emitter.builder, memory_type(dtype)
+    words: list[Value] = []
+    for number in range(0, len(values), 2):
+        pair: Value = ir.Constant(vector(element, 2), ir.Undefined)
+        for position, value in enumerate(values[number : number + 2]):
+            rounded = conversions.encode(builder, conversions.cast(builder, value, DType.float32, dtype), dtype)
+            pair = builder.insert_element(pair, rounded, INT32(position))
+        words.append(builder.bitcast(pair, INT32))
+    return words
+
+
 def _uses_wgmma(emitter: Emitter, product: MultiplyTiles) -> bool:
     if _lanes(emitter).tile_products != WGMMA:
         return False
@@ -259,12 +306,16 @@ def _element_offset(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value
     return builder.add(builder.xor(plain, swizzle), column)
 
 
-def hoist(emitter: Emitter, statements: Iterable[Statement], changing: Set[str]) -> None:
+def hoist(emitter: Emitter, statements: Iterable[Statement], body: Sequence[Statement], changing: Set[str]) -> None:
     """Compute addresses of a pipeline's copies and loads that do not change from turn to turn, before its loop.
 
-    Addresses for which there are not enough registers are computed in each turn.
+    Addresses for which there are not enough registers beside those of the products in the body are computed in each
+    turn.
     """
-    sums_count = sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
+    products = [statement for statement in body if isinstance(statement, MultiplyRows)]
+    sides = [side for product in products for side in (product.sums, product.left) if isinstance(side, tuple)]
+    row_registers = len({name for side in sides for name in side}) + (_ROW_TEMPORARIES if products else 0)
+    sums_count = row_registers + sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
     uses_fragments = _lanes(emitter).tile_products == MMA_SYNC
     free_registers = _REGISTERS - sums_count - (_FRAGMENTS if uses_fragments else 0)
     for statement in statements:

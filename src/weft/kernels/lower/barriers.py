@@ -42,6 +42,7 @@ from weft.ir.kernel import (
     statement_codes,
     walk_code,
 )
+from weft.ir.row_products import MultiplyRows
 from weft.ir.work import Launch, Section, map_launches
 from weft.records import dataclass
 
@@ -240,6 +241,8 @@ class _BarrierInserter:
                 read |= self.whole(name, views)
             case MultiplyTiles(_, left, right):
                 read |= self.whole(left, views) | self.whole(right, views)
+            case MultiplyRows():
+                read = read.union(*(self.whole(tile, views) for tile in statement.tiles))
         return _State(frozenset(read), frozenset(written))
 
     def whole(self, name: str, views: Mapping[str, str]) -> set[_Access]:

@@ -43,7 +43,9 @@ from weft.ir.kernel import (
     View,
     When,
 )
+from weft.ir.row_products import MultiplyRows, ReduceRows
 from weft.kernels.lower.expand_fragments import WORDS, count_words, expand_pairs, expand_product
+from weft.kernels.lower.expand_rows import EXCHANGE, count_exchanged, expand_reduction, expand_rows
 from weft.kernels.lower.operations import cast, less
 
 _TF32_MASK = ~0x1FFF  # the bits of a float32 that tf32 keeps
@@ -57,6 +59,8 @@ def expand_tiles(kernel: Kernel) -> Kernel:
     plain = tuple(replace(buffer, tile=None, late=False) for buffer in kernel.buffers)
     if expansion.words:
         plain = (*plain, Buffer(WORDS, DType.int32, True, expansion.words))
+    if expansion.exchanged:
+        plain = (*plain, Buffer(EXCHANGE, DType.float32, True, expansion.exchanged))
     return kernel if body == kernel.body and plain == kernel.buffers else replace(kernel, buffers=plain, body=body)
 
 
@@ -67,6 +71,7 @@ class _Expansion:
         self.sums: dict[str, Sums] = {}
         self.used = 0  # number of names
         self.words = 0  # of the local buffer for fragments
+        self.exchanged = 0  # elements of the local buffer for rows
 
     def body(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(plain for statement in statements for plain in self.statement(statement))
@@ -82,6 +87,13 @@ class _Expansion:
             case MultiplyFragments():
                 self.words = max(self.words, self.lanes * count_words(statement))
                 return expand_product(statement, self.lanes, self.name)
+            case MultiplyRows(right=right):
+                self.exchanged = max(self.exchanged, count_exchanged(statement, self.lanes))
+                depth, element = self.form(right).depth, self.buffers[right].dtype
+                return expand_rows(statement, self.lanes, depth, element, self.read_element, self.name)
+            case ReduceRows():
+                self.exchanged = max(self.exchanged, count_exchanged(statement, self.lanes))
+                return expand_reduction(statement, self.lanes)
             case Define(value=value) | Assign(value=value):
                 return [replace(statement, value=expand_pairs(value))]
             case AddSums(name, other):
@@ -127,6 +139,9 @@ class _Expansion:
 
     def put_line(self, tile: str, line: Dim, first: Dim, values: tuple[Code, ...], mask: Code | None) -> Statement:
         return PutRun(tile, line * self.form(tile).line_length + first, values, mask)
+
+    def read_element(self, tile: str, row: Dim, depth: Dim) -> Code:
+        return self.element(tile, row, depth, DType.float32)
 
     def element(self, tile: str, row: Dim, depth: Dim, dtype: DType) -> Code:
         """Fetch an element in the dtype of the sums; float32 is truncated to tf32."""

@@ -2,7 +2,8 @@
 
 A block has some queries of one head; tiles of keys and values come through a pipeline. Scores go from the sums of
 products to shared memory, where several lanes per row turn them into weights: a tile again, which is multiplied with
-the values. Elements are multiplied in the type of the tiles, or in several planes that hold all their bits.
+the values. Elements are multiplied in the type of the tiles, or in several planes that hold all their bits. Where
+elements have 16 bits, attention_rows.py keeps scores and weights in registers instead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from weft.ir.kernel import (
     TilePipeline,
     lane,
 )
-from weft.ir.scalar import FlatLoad, Scalar
+from weft.ir.scalar import Apply, FlatLoad, Scalar
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, fetch_run, put, repeat
@@ -66,19 +67,23 @@ class AttentionProducts(StreamingAttention):
     ) -> None:
         super().__init__(attention, operands, result, target, shape.rows, split)
         self.shape = shape
+        self.query, self.key, self.value = map(self.drop_widening, (self.query, self.key, self.value))
         self.converter = TileConverter(shape, self.builder)
         self.run = shape.run
         self.is_exact = dims.mod(attention.shape[-1], shape.keys) == 0
-        here = lane(shape.lanes)
-        self.row, self.member = dims.mod(here, shape.rows), dims.floordiv(here, shape.rows)
         self.moves_keys = self.can_move(self.key, attention.depth, shape.deep_line)
         self.moves_values = shape.transposes_values and self.can_move(self.value, attention.width, shape.columns)
         if split is not None:
             self.split_writer = SplitWriter(self.builder, attention.width)
-        self.add_local_memory()
-        (self.largest,) = self.builder.registers("largest", 1, FLOAT)
-        (self.total,) = self.builder.registers("total", 1, FLOAT)
-        self.sums = [self.builder.sums("out", shape.rows, shape.columns, FLOAT) for _ in range(self.across)]
+        self.add_tiles()
+        self.add_state()
+
+    def drop_widening(self, element: Scalar) -> Scalar:
+        """Return what a cast widens, if it has the type of tiles."""
+        match element:
+            case Apply("cast", (FlatLoad() as load,)) if self.shape.planes == 1 and load.dtype is self.shape.element:
+                return load
+        return element
 
     @property
     def deep(self) -> int:
@@ -90,42 +95,57 @@ class AttentionProducts(StreamingAttention):
         """The number of tiles of a value."""
         return self.shape.across(self.attention.width)
 
-    def add_local_memory(self) -> None:
+    def add_tiles(self) -> None:
+        """Declare the tiles of queries, keys and values."""
         shape, builder = self.shape, self.builder
 
-        def tiles(hint: str, count: int, form: TileForm) -> list[list[Buffer]]:
-            """Declare `count` tiles, each in all planes."""
-            return [
-                [builder.tile(f"{hint}{number}_", shape.element, form) for _ in range(shape.planes)]
-                for number in range(count)
-            ]
-
-        weights_deep = shape.keys // shape.line
-        self.query_tiles = tiles("queries", self.deep, TileForm(shape.rows, shape.deep_line))
-        self.key_tiles = tiles("keys", self.deep, TileForm(shape.keys, shape.deep_line, shape.stages))
+        self.query_tiles = self.declare_tiles("queries", self.deep, TileForm(shape.rows, shape.deep_line))
+        self.key_tiles = self.declare_tiles("keys", self.deep, TileForm(shape.keys, shape.deep_line, shape.stages))
         if shape.transposes_values:
             form = TileForm(shape.columns, shape.keys, shape.stages, transposed=True)
-            self.value_tiles = [tiles(f"values{column}_", 1, form) for column in range(self.across)]
+            count = 1
         else:
             form = TileForm(shape.columns, shape.line, shape.stages)
-            self.value_tiles = [tiles(f"values{column}_", weights_deep, form) for column in range(self.across)]
-        self.weight_tiles = tiles("weights", weights_deep, TileForm(shape.rows, shape.line))
+            count = shape.keys // shape.line
+        self.value_tiles = [self.declare_tiles(f"values{column}_", count, form) for column in range(self.across)]
+        self.factors = builder.local("factors", FLOAT, shape.lanes)
+        self.result_pitch = self.across * shape.columns + _SCORE_PAD
+        self.results = builder.late("results", FLOAT, shape.rows * self.result_pitch)
+
+    def declare_tiles(self, hint: str, count: int, form: TileForm) -> list[list[Buffer]]:
+        """Declare `count` tiles, each in all planes."""
+        shape, builder = self.shape, self.builder
+        return [
+            [builder.tile(f"{hint}{number}_", shape.element, form) for _ in range(shape.planes)]
+            for number in range(count)
+        ]
+
+    def add_state(self) -> None:
+        """Declare what a block keeps for its rows, and the memory through which lanes exchange scores and weights."""
+        shape, builder = self.shape, self.builder
+        here = lane(shape.lanes)
+        self.row, self.member = dims.mod(here, shape.rows), dims.floordiv(here, shape.rows)
+        self.weight_tiles = self.declare_tiles("weights", shape.keys // shape.line, TileForm(shape.rows, shape.line))
         self.pitch = shape.keys + _SCORE_PAD
         self.scores = builder.local("scores", FLOAT, shape.rows * self.pitch)
         if shape.ahead:
             self.scored = builder.local("scored", FLOAT, shape.rows * shape.keys)
         self.exchange = builder.local("meeting", FLOAT, shape.lanes)
-        self.factors = builder.local("factors", FLOAT, shape.lanes)
-        self.result_pitch = self.across * shape.columns + _SCORE_PAD
-        self.results = builder.late("results", FLOAT, shape.rows * self.result_pitch)
+        self.largest = builder.registers("largest", 1, FLOAT)
+        self.totals = builder.registers("total", 1, FLOAT)
+        self.sums = [builder.sums("out", shape.rows, shape.columns, FLOAT) for _ in range(self.across)]
 
     def build_launch(self) -> Launch:
         statements: list[Statement] = self.locate_block()
         statements += self.stage_queries()
-        statements += [define(self.largest, float32(-inf)), define(self.total, float32(0.0)), *self.sums]
-        statements += self.loop_over_keys(self.shape.keys, self.process_range, [self.largest])
+        statements += [define(largest, float32(-inf)) for largest in self.largest]
+        statements += [define(total, float32(0.0)) for total in self.totals]
+        statements += [*self.begin_sums(), *self.loop_over_keys(self.shape.keys, self.process_range, self.largest)]
         statements += self.finish()
         return self.launch(self.shape.lanes, statements)
+
+    def begin_sums(self) -> Sequence[Statement]:
+        return self.sums
 
     # -- tiles from memory -------------------------------------------------------------------------------------------
 
@@ -368,7 +388,7 @@ class AttentionProducts(StreamingAttention):
 
     def compute_weights(self, scores: Sequence[Sequence[Code]], statements: list[Statement]) -> None:
         """Put the weights of scores into their tiles, and the factor that scales the sums so far into `factors`."""
-        before = self.largest
+        (before,) = self.largest
         definition, largest = self.builder.keep("now", before)
         statements.append(definition)
         for value in self.read_exchange():
@@ -388,29 +408,35 @@ class AttentionProducts(StreamingAttention):
             statements += self.put_planes(self.weight_tiles[tile], self.row, place, weights, clamps=False)
             all_weights += weights
         total = self.reduce_pairs(all_weights, lambda a, b: call("add", a, b), statements)
-        statements.append(assign(self.total, multiply_add(self.target, self.total, factor, total)))
+        (own_total,) = self.totals
+        statements.append(assign(own_total, multiply_add(self.target, own_total, factor, total)))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> list[Statement]:
         """Divide results by their totals, apply the epilogue and write them; of a split, write its sums."""
-        statements: list[Statement] = [put(self.exchange, lane(self.shape.lanes), self.total)]
+        (own_total,), (largest,) = self.totals, self.largest
+        statements: list[Statement] = [put(self.exchange, lane(self.shape.lanes), own_total)]
         definition, total = self.builder.keep("whole", self.read_exchange()[0], varying=True)
         statements.append(definition)
         statements += [assign(total, call("add", total, lane_total)) for lane_total in self.read_exchange()[1:]]
         if self.split is None:
-            inverse = self.inverse(total, self.largest, self.row, statements)
+            inverse = self.inverse(total, largest, self.row, statements)
             statements.append(put(self.factors, lane(self.shape.lanes), inverse))
         else:
             test = all_of([is_below(lane(self.shape.lanes), self.shape.rows), self.has_row(self.row)])
-            statements += self.split_writer.put_row(self.split_row(self.row), self.largest, total, test)
+            statements += self.split_writer.put_row(self.split_row(self.row), largest, total, test)
         for number, sums in enumerate(self.sums):
             statements.append(PutSums(sums.name, self.results.name, number * self.shape.columns, self.result_pitch))
+        return [*statements, *self.write_results()]
+
+    def write_results(self) -> list[Statement]:
+        """Scale what is in `results`, apply the epilogue and write it; of a split, write it as it is."""
         runs = -(-self.attention.width // RUN)
         count = -(-self.shape.rows * runs // self.shape.lanes)
         turn = self.builder.variable("w") if count > 1 else 0
         body = self.write_runs(lane(self.shape.lanes) + turn * self.shape.lanes, runs)
-        return [*statements, repeat(turn, 0, count, 1, body)] if count > 1 else [*statements, *body]
+        return [repeat(turn, 0, count, 1, body)] if count > 1 else body
 
     def write_runs(self, index: Dim, runs: int) -> list[Statement]:
         shape = self.shape

@@ -19,6 +19,7 @@ from weft.records import dataclass
 ROWS = 64  # of a block
 KEYS, SPLIT_FLOAT_KEYS = 64, 32  # of a tile; fewer where elements are split into planes
 STAGES = 2
+WARP, WARP_ROWS = 32, 16  # lanes of a warp, and the rows of which they keep the scores
 LANE_SHARES = 2  # times the lanes that products need, so that more lanes share the scores of a row
 MIN_LINE = 16
 RESERVED_BYTES = 2048  # of shared memory, not used by tiles
@@ -68,6 +69,11 @@ class ProductShape:
         """Whether tile products transpose values; otherwise lanes do."""
         return self.element is not DType.float32
 
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether lanes keep scores in registers."""
+        return self.planes == 1 and self.transposes_values
+
     def deep(self, depth: int) -> int:
         """Return the number of tiles along the depth of queries and keys."""
         return -(-depth // self.deep_line)
@@ -79,12 +85,13 @@ class ProductShape:
     def bytes(self, depth: int, width: int) -> int:
         """Shared memory of a block."""
         streamed = self.keys * (self.deep(depth) * self.deep_line + self.across(width) * self.columns)
-        resident = self.rows * (self.deep(depth) * self.deep_line + self.keys)
+        resident = self.rows * (self.deep(depth) * self.deep_line + (0 if self.keeps_scores else self.keys))
         tiles = self.planes * self.element.numpy.itemsize * (resident + self.stages * streamed)
-        scores = self.rows * (self.keys + RUN) + 2 * self.lanes + (self.rows * self.keys if self.ahead else 0)
+        scores = self.rows * (self.keys + RUN) + self.lanes + (self.rows * self.keys if self.ahead else 0)
+        exchanged = self.lanes + (0 if self.keeps_scores else scores)
         results = self.rows * (self.across(width) * self.columns + RUN)
         size = FLOAT.numpy.itemsize
-        return max(tiles, size * results) + size * scores
+        return max(tiles, size * results) + size * exchanged
 
 
 def choose_product_shape(attention: Attention, target: ThreadTarget) -> ProductShape | None:
@@ -98,14 +105,14 @@ def choose_product_shape(attention: Attention, target: ThreadTarget) -> ProductS
     product = target.tile_product(element, element)
     if product is None or product.sums is not FLOAT or ROWS % product.rows:
         return None
-    lanes = LANE_SHARES * ROWS // product.rows * product.lanes
     line = target.tile_line_bytes // element.numpy.itemsize
     deep_line = min(line, max(power_of_two(attention.depth), MIN_LINE))
     columns = min(line if element is not FLOAT else 2 * line, max(power_of_two(attention.width), MIN_LINE))
     keys = KEYS if planes == 1 else SPLIT_FLOAT_KEYS
-    shape = ProductShape(
-        element, planes, lanes, min(line, keys), deep_line, columns, keys=keys, ahead=_reads_by_row(attention)
-    )
+    is_narrow = element is not FLOAT and planes == 1
+    lanes = (ROWS // WARP_ROWS * WARP) if is_narrow else LANE_SHARES * ROWS // product.rows * product.lanes
+    is_ahead = not is_narrow and _reads_by_row(attention)
+    shape = ProductShape(element, planes, lanes, min(line, keys), deep_line, columns, keys=keys, ahead=is_ahead)
     simple, free_bytes = replace(shape, stages=1), target.shared_bytes - RESERVED_BYTES
     if shape.bytes(attention.depth, attention.width) <= free_bytes // 2:  # two blocks per unit beat two stages
         return shape

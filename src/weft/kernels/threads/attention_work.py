@@ -17,6 +17,7 @@ from weft.kernels.threads.attention_frame import CHUNK
 from weft.kernels.threads.attention_page_merge import build_page_merge
 from weft.kernels.threads.attention_pages import build_paged_attention, choose_page_tiles
 from weft.kernels.threads.attention_products import build_product_attention
+from weft.kernels.threads.attention_rows import build_row_attention
 from weft.kernels.threads.attention_shapes import choose_product_shape, plan_key_split
 from weft.kernels.threads.attention_split import build_merge_launch, split_workspaces
 from weft.kernels.threads.attention_tiles import build_tile_attention, choose_attention_tile
@@ -41,7 +42,8 @@ def build_attention(
         build = partial(build_tile_attention, attention, own_operands, result, target, tile)
     else:
         split, is_split = plan_key_split(attention, target, product_shape.rows, product_shape.keys)
-        build = partial(build_product_attention, attention, own_operands, result, target, product_shape)
+        build_launch = build_row_attention if product_shape.keeps_scores else build_product_attention
+        build = partial(build_launch, attention, own_operands, result, target, product_shape)
     work = _build_split_work(attention, own_operands, result, target, build, split, is_split)
     return (Part(work, (*list_streamed_operands(attention), *list_epilogue_operands(attention)), result),)
 

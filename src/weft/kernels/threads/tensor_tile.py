@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.cost.tile_times import TileSpeed
 from weft.ir.dtypes import DType
-from weft.ir.target import ThreadTarget, TileProduct
+from weft.ir.target import Float32Products, ThreadTarget, TileProduct
 from weft.kernels.threads.product import sum_dtype
 from weft.kernels.threads.product_operands import RUN
 from weft.records import dataclass
