@@ -51,6 +51,35 @@ def test_loop(trips: int) -> None:
     np.testing.assert_array_equal(rows, np.array([(x * k) ** 2 for k in range(1, trips + 1)]).reshape(trips, 2))
 
 
+OPEN_CONDITION = """
+agraph (int64 n, float[K] x, bool start) => (float[K] last, bool stopped) {
+  yes = Constant<value = bool {1}>()
+  last, stopped = Loop <body = step (int64 i, bool c, float[K] state, bool stop)
+      => (bool again, float[K] next, bool found) {
+    next = Add(state, x)
+    sum = ReduceSum<keepdims = 0>(next)
+    limit = Constant<value = float {9}>()
+    large = Less(limit, sum)
+    found = If (large) <
+      then_branch = large () => (bool there) { there = Constant<value = bool {1}>() },
+      else_branch = small () => (bool[1] here) { axes = Constant<value = int64[1] {0}>() here = Unsqueeze(stop, axes) }
+    >
+    again = Not(found)
+  }> (n, yes, x, start)
+}
+"""
+
+
+@pytest.mark.parametrize("trips", [0, 2, 9])
+def test_loop_whose_condition_has_an_unknown_rank(trips: int) -> None:
+    x = np.array([1, 2], np.float32)
+    feeds = {"n": np.array(trips), "x": x, "start": np.array(False)}
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{OPEN_CONDITION}')
+    last, stopped = weft.load(model).run(feeds).values()
+    np.testing.assert_array_equal(last, x * min(trips + 1, 4))
+    assert bool(stopped) == (trips > 2)
+
+
 SCAN = """
 agraph (float[K] start, float[T, K] rows) => (float[K] total, float[T, K] sums) {
   total, sums = Scan <num_scan_inputs = 1, body = step (float[K] state, float[K] row)

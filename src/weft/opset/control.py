@@ -39,7 +39,7 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
         counters = [reshape(x, shape) for x, shape in zip((iteration, condition_in), shapes)]
         results = body(*counters, *inputs)
         proceed = results[0].type
-        if getattr(proceed, "dtype", DType.bool) is not DType.bool:
+        if not isinstance(proceed, AnyType) and proceed.dtype is not DType.bool:
             raise MalformedNodeError(f"the condition must be a bool, not {proceed}")
         return results[0], results[1 : 1 + len(carries)], results[1 + len(carries) :]
 
