@@ -13,7 +13,7 @@ from peers import onnxruntime_run
 
 import weft
 from weft.errors import ExecutionError
-from weft.ir.program import Contract, Map, Scan, TensorProgram, bodies
+from weft.ir.program import Contract, Loop, Map, Scan, TensorProgram, bodies
 from weft.ir.scalar import Apply, Load, walk
 
 Array = np.ndarray[Any, Any]
@@ -198,6 +198,88 @@ def test_loop_invariants_are_computed_once() -> None:
     (scan,) = scans(program)
     assert products(program) == products(scan.body) == 1
     assert functions(scan.body)["tanh"] == 0
+
+
+WHILE = """
+agraph (float[N, 4] x, float[4] h0, float limit) => (float[4] h1, float[N, 4] last, float[T, N, 4] shown) {
+  yes = Constant<value = bool {1}>()
+  trips = Constant<value = int64 {9}>()
+  h1, last, shown = Loop <body = step (int64 i, bool c, float[4] h, float[N, 4] carried)
+                               => (bool again, float[4] hn, float[N, 4] next, float[N, 4] row) {
+    keys = MatMul(FACTOR, w)
+    moved = Add(keys, h)
+    bent = Tanh(moved)
+    hn = ReduceSum<keepdims = 0>(bent, first)
+    one = Constant<value = float {1}>()
+    row = Div(one, carried)
+    NEXT
+    sum = ReduceSum<keepdims = 0>(hn)
+    again = Less(sum, limit)
+  }>(trips, yes, h0, x)
+}
+"""
+ADD_ZERO = """
+    wide = Unsqueeze(carried, first)
+    same = Add(wide, zero)
+    next = Squeeze(same, first)
+"""
+
+
+def while_loop(factor: str, then: str) -> tuple[onnx.ModelProto, Loop]:
+    """Build a loop whose number of iterations depends on data; return it after all passes, too."""
+    constants = {"first": np.int64([0]), "zero": np.zeros(1, np.float32), "w": random(4, 4)}
+    built = parsed(WHILE.replace("FACTOR", factor).replace("NEXT", then), **constants)
+    x = random(3, 4)
+    x[0] = -0.0
+    program = check(
+        built, *({"x": x, "h0": random(4), "limit": np.array(limit, np.float32)} for limit in (-90, 0.5, 90))
+    )
+    (loop,) = (step.primitive for step in program.steps if isinstance(step.primitive, Loop))
+    return built, loop
+
+
+@pytest.mark.parametrize(
+    ("factor", "then", "inside"),
+    [("x", "next = Neg(carried)", 0), ("carried", ADD_ZERO, 0), ("carried", "next = Neg(carried)", 1)],
+    ids=["captured", "carried with 0 added", "carried"],
+)
+def test_products_of_invariants_are_computed_before_a_loop(factor: str, then: str, inside: int) -> None:
+    _, loop = while_loop(factor, then)
+    assert products(loop.body) == inside
+
+
+def test_adding_zero_in_a_loop_changes_signs_of_zeros_after_the_first_iteration() -> None:
+    built, _ = while_loop("carried", ADD_ZERO)
+    feeds = {"x": np.full((2, 4), -0.0, np.float32), "h0": random(4), "limit": np.array(90, np.float32)}
+    shown = weft.load(built, device="cpu").run(feeds)["shown"]
+    np.testing.assert_array_equal(shown, onnxruntime_run(built, feeds)[2])
+    assert (shown[0] < 0).all()
+    assert (shown[1:] > 0).all()
+
+
+def test_products_of_sizes_that_a_loop_guards_stay() -> None:
+    built = parsed(
+        """
+        agraph (float[N, 4] x, float[M] y, float h0) => (float h1) {
+          yes = Constant<value = bool {1}>()
+          trips = Constant<value = int64 {3}>()
+          h1 = Loop <body = step (int64 i, bool c, float h) => (bool again, float hn) {
+            keys = MatMul(x, w)
+            column = ReduceSum<keepdims = 0>(keys, last)
+            both = Add(column, y)
+            sum = ReduceSum<keepdims = 0>(both)
+            hn = Add(h, sum)
+            again = Less(hn, hn)
+          }>(trips, yes, h0)
+        }
+        """,
+        w=random(4, 4),
+        last=np.int64([1]),
+    )
+    program = check(
+        built, *({"x": random(n, 4), "y": random(m), "h0": random(1).reshape(())} for n, m in ((3, 3), (1, 5), (4, 1)))
+    )
+    assert products(program) == 0
 
 
 # -- siblings --------------------------------------------------------------------------------------------------------

@@ -1,23 +1,39 @@
-"""Hoist products out of scans if they do not depend on the previous iteration.
+"""Hoist products out of scans and loops if they do not depend on the previous iteration.
 
 x[t] @ w for each step t becomes one product x @ w before the scan, whose rows the body reads as slices. The steps that
 compute its operands from slices, captures and constants are hoisted with it, and so are maps that only follow it.
-Loop-invariant steps are computed once. A scan of length 1 is replaced by its body.
+Loop-invariant steps are computed once; for a product, a carry to which each iteration adds 0 is invariant, too. A scan
+of length 1 is replaced by its body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
-from weft.ir.program import HOST_STEPS, Contract, Map, Reduce, Reshape, Scan, Step, TensorProgram, Value, with_bodies
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.program import (
+    HOST_STEPS,
+    Contract,
+    Loop,
+    Map,
+    Reduce,
+    Reshape,
+    Scan,
+    Step,
+    TensorProgram,
+    Value,
+    with_bodies,
+)
+from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
+from weft.passes.dead_code import guard_symbols, step_symbols, type_symbols
 from weft.passes.rewrite import count_uses, next_number, redirect, redirect_outputs
 from weft.records import dataclass
 
@@ -26,7 +42,7 @@ GROWTH = 16  # limit on the size of a hoisted product relative to its operands
 
 
 def hoist_products(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:  # noqa: ARG001
-    """Move products out of scans, inner scans first, and inline bodies that run once."""
+    """Move products out of scans and loops, inner ones first, and inline bodies that run once."""
     return _hoist_everywhere(program, count(next_number(program)))
 
 
@@ -38,7 +54,9 @@ def _hoist_everywhere(program: TensorProgram, numbers: Iterator[int]) -> TensorP
         primitive = with_bodies(step.primitive, lambda body: _hoist_everywhere(body, numbers))
         step = step if primitive is step.primitive else replace(step, primitive=primitive)
         step = redirect(step, replacements)
-        if not isinstance(primitive, Scan) or not _is_simple(primitive.body):
+        if isinstance(primitive, Loop):
+            steps += _hoist_products(step, primitive, constants, numbers)
+        elif not isinstance(primitive, Scan) or not _is_simple(primitive.body):
             steps.append(step)
         elif primitive.length == 1:
             steps += _inline_body(step, primitive, constants, replacements, numbers)
@@ -81,45 +99,63 @@ def _inline_body(
             yield Step(Reshape(), (outer_values[output],), (result,), step.origin)
 
 
-# -- products before the scan ----------------------------------------------------------------------------------------
+# -- products before the scan or loop --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Outside:
-    """Maps values of a scan's body to values outside; those of `with_time_axis` have time as their first axis there."""
+    """Maps values of a body to values outside; those of `with_time_axis` have time as their first axis there."""
 
     length: Dim
     values: dict[Value, Value] = field(default_factory=dict)
     with_time_axis: set[Value] = field(default_factory=set)
 
 
-def _hoist_products(step: Step, scan: Scan, constants: dict[Value, Any], numbers: Iterator[int]) -> Iterator[Step]:
-    hoisted = _choose_hoisted(scan)
+def _count_varying(primitive: Scan | Loop) -> int:
+    """Return the number of a body's first inputs that each iteration computes: carries, number, condition."""
+    return primitive.carries if isinstance(primitive, Scan) else 2 + primitive.carries
+
+
+def _slices(primitive: Scan | Loop) -> tuple[Value, ...]:
+    return primitive.body.inputs[primitive.carries :][: primitive.sequences] if isinstance(primitive, Scan) else ()
+
+
+def _hoist_products(
+    step: Step, primitive: Scan | Loop, constants: dict[Value, Any], numbers: Iterator[int]
+) -> Iterator[Step]:
+    hoisted = _choose_hoisted(primitive, step.operands)
     if not hoisted:
         yield step
         return
-    outside = _Outside(scan.length)
-    outside.values.update(zip(scan.body.inputs[scan.carries :], step.operands[scan.carries :], strict=True))
-    outside.with_time_axis.update(scan.body.inputs[scan.carries : scan.carries + scan.sequences])
-    for part in scan.body.steps:
-        if part.results[0] not in hoisted:
+    body = primitive.body
+    outside = _Outside(primitive.length if isinstance(primitive, Scan) else 0)
+    outside.values.update(zip(body.inputs, step.operands, strict=True))
+    outside.with_time_axis.update(_slices(primitive))
+    for part in body.steps:
+        if not part.results or part.results[0] not in hoisted:
             continue
         for operand in part.operands:
             if operand not in outside.values:
                 outside.values[operand] = Value(next(numbers), operand.type, operand.name)
-                constants[outside.values[operand]] = scan.body.constants[operand]
+                constants[outside.values[operand]] = body.constants[operand]
         yield _hoist_step(part, outside, next(numbers))
-    yield _remove_hoisted(step, scan, hoisted, outside)
+    yield _remove_hoisted(step, primitive, hoisted, outside)
 
 
-def _choose_hoisted(scan: Scan) -> set[Value]:
+def _choose_hoisted(primitive: Scan | Loop, operands: Sequence[Value]) -> set[Value]:
     """Choose the steps to hoist; return their results."""
-    body = scan.body
-    available = {*body.inputs[scan.carries :], *body.constants}
-    with_time_axis = set(body.inputs[scan.carries : scan.carries + scan.sequences])
+    body = primitive.body
+    available = {*body.inputs[_count_varying(primitive) :], *body.constants}
+    with_time_axis = set(_slices(primitive))
+    runs = isinstance(primitive, Scan) and dims.is_at_least(primitive.length, 1)
+    symbols = _find_outer_symbols(operands, body) if isinstance(primitive, Loop) else None
+    factors = _find_unchanged_factors(primitive) if isinstance(primitive, Loop) else set()
     hoistable: dict[Value, Step] = {}
     for step in body.steps:
-        if _is_hoistable(step, available, with_time_axis, scan, body):
+        if symbols is not None and not (_has_shapes(step) and step_symbols(step) <= symbols):
+            continue
+        invariant = available | factors if isinstance(step.primitive, Contract) else available
+        if _is_hoistable(step, invariant, with_time_axis, runs=runs, outputs=body.outputs):
             hoistable[step.results[0]] = step
             available.add(step.results[0])
             if with_time_axis.intersection(step.operands):
@@ -137,6 +173,46 @@ def _choose_hoisted(scan: Scan) -> set[Value]:
             hoisted.add(value)
             hoisted |= _find_dependencies(step, hoistable)
     return hoisted
+
+
+def _find_unchanged_factors(loop: Loop) -> set[Value]:
+    """Return the carries that change at most from -0 to 0: as factors, they are the same in each iteration."""
+    makers = {result: step for step in loop.body.steps for result in step.results}
+    carries = zip(loop.body.inputs[2:], loop.body.outputs[1 : 1 + loop.carries])
+    return {before for before, after in carries if _skip_additions_of_zero(after, makers, loop.body) == before}
+
+
+def _skip_additions_of_zero(value: Value, makers: Mapping[Value, Step], body: TensorProgram) -> Value:
+    """Follow a value back through reshapes and additions of 0."""
+    while (step := makers.get(value)) is not None:
+        match step.primitive:
+            case Reshape():
+                pass
+            case Map(Apply("add", (Load(0, indices), Load(1)))) if (
+                step.operands[0].shape == value.shape
+                and all(_is_position(index, axis, size) for axis, (index, size) in enumerate(zip(indices, value.shape)))
+                and not np.any(body.constants.get(step.operands[1], 1))
+            ):
+                pass
+            case _:
+                return value
+        value = step.operands[0]
+    return value
+
+
+def _is_position(index: Scalar, axis: int, size: Dim) -> bool:
+    """Whether an index is the position along an axis, which is 0 where the size is 1."""
+    return isinstance(index, Index) and index.value in (dims.axis(axis, size), 0 if size == 1 else None)
+
+
+def _find_outer_symbols(operands: Iterable[Value], body: TensorProgram) -> set[str]:
+    """Return the sizes of a loop's operands that no guard of its body restricts."""
+    symbols: set[str] = set().union(*(type_symbols(value.type) for value in operands))
+    return symbols.difference(*map(guard_symbols, body.guards))
+
+
+def _has_shapes(step: Step) -> bool:
+    return all(value.has_shape for value in (*step.operands, *step.results))
 
 
 def _is_worthwhile(step: Step, with_time_axis: set[Value]) -> bool:
@@ -160,16 +236,17 @@ def _find_dependencies(step: Step, hoistable: Mapping[Value, Step]) -> set[Value
 
 
 def _is_hoistable(
-    step: Step, available: set[Value], with_time_axis: set[Value], scan: Scan, body: TensorProgram
+    step: Step, available: set[Value], with_time_axis: set[Value], *, runs: bool, outputs: Sequence[Value]
 ) -> bool:
+    """Whether a step can be hoisted; `runs`: whether the body runs at least once."""
     if not isinstance(step.primitive, HOISTABLE) or not available.issuperset(step.operands):
         return False
-    if step.results[0] in body.outputs:
+    if step.results[0] in outputs:
         return False
-    if with_time_axis.intersection(step.operands) or dims.is_at_least(scan.length, 1):
+    if with_time_axis.intersection(step.operands) or runs:
         return True
     checked = isinstance(step.primitive, Map) and any(load.checked for load in loads(step.primitive.expression))
-    return not checked  # if the scan does not run, a hoisted check could fail
+    return not checked  # if the body does not run, a hoisted check could fail
 
 
 def _hoist_step(step: Step, outside: _Outside, number: int) -> Step:
@@ -207,17 +284,19 @@ def _add_time_axis(expression: Scalar, has_time_axis: list[bool], length: Dim) -
     return rebuild(expression, index_time, shift)
 
 
-def _remove_hoisted(step: Step, scan: Scan, hoisted: set[Value], outside: _Outside) -> Step:
-    """Remove the hoisted steps from a scan; their results that it still needs become sequences or captures."""
-    body = scan.body
-    steps = tuple(part for part in body.steps if part.results[0] not in hoisted)
+def _remove_hoisted(step: Step, primitive: Scan | Loop, hoisted: set[Value], outside: _Outside) -> Step:
+    """Remove the hoisted steps from a body; their results that it still needs become sequences or captures."""
+    body, first = primitive.body, _count_varying(primitive)
+    steps = tuple(part for part in body.steps if hoisted.isdisjoint(part.results))
     needed = {*body.outputs, *(operand for part in steps for operand in part.operands)}
     hoisted_values = [value for part in body.steps for value in part.results if value in hoisted and value in needed]
-    used_inputs = [value for value in body.inputs[scan.carries :] if value in needed]
+    used_inputs = [value for value in body.inputs[first:] if value in needed]
     sequences = [value for value in (*used_inputs, *hoisted_values) if value in outside.with_time_axis]
     captures = [value for value in (*used_inputs, *hoisted_values) if value not in outside.with_time_axis]
-    inputs = (*body.inputs[: scan.carries], *sequences, *captures)
-    operands = (*step.operands[: scan.carries], *(outside.values[value] for value in (*sequences, *captures)))
+    inputs = (*body.inputs[:first], *sequences, *captures)
+    operands = (*step.operands[:first], *(outside.values[value] for value in (*sequences, *captures)))
     constants = {value: content for value, content in body.constants.items() if value in needed}
     new = replace(body, inputs=inputs, steps=steps, constants=constants)
-    return replace(step, primitive=replace(scan, body=new, sequences=len(sequences)), operands=operands)
+    if isinstance(primitive, Loop):
+        return replace(step, primitive=replace(primitive, body=new), operands=operands)
+    return replace(step, primitive=replace(primitive, body=new, sequences=len(sequences)), operands=operands)
