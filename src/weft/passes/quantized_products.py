@@ -17,7 +17,7 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Convolve, Map, Reduce, Reshape, Step, TensorProgram, Value
+from weft.ir.program import Contract, Convolve, Map, Pool, Reduce, Reshape, Step, TensorProgram, Value
 from weft.ir.quantized_operands import LabelledExpression, QuantizationParameter, QuantizedOperand, match_parameter
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices
 from weft.ir.types import Shape, TensorType
@@ -31,6 +31,9 @@ SIGN_SHIFT = 128  # the shift between uint8 and int8
 LEAST_DEPTH = 8  # sums of fewer products do not gain
 CHANNEL = 1  # the channel axis of a convolution's result
 MOST_DEPTH = 33_000  # sums of more 8-bit products might overflow int32
+
+
+_NO_ZERO = QuantizationParameter(Literal(0, INT32), None)
 
 
 def use_integer_products(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
@@ -77,7 +80,7 @@ class _Rewriter:
         return True
 
     def rewrite_convolution(self, step: Step, primitive: Convolve) -> bool:
-        """Add the integer form of a convolution whose weights, as int8, have a zero point of 0."""
+        """Add the integer form of a convolution with constant weights."""
         rank = step.results[0].rank
         x = self.match_operand(step.operands[0], (-1,) * rank)
         w = self.match_operand(step.operands[1], (CHANNEL, *(-1,) * (rank - 1)))
@@ -92,7 +95,8 @@ class _Rewriter:
         if any(pad != 0 for pair in pads for pad in pair) and not self.is_zero(x.zero):
             numbers, pads = self.pad(x, pads), ((0, 0),) * len(pads)
         shape = step.results[0].shape
-        sums = self.add(replace(primitive, pads=pads), (numbers, w.numbers), INT32, shape)
+        primitive = replace(primitive, pads=pads)
+        sums = self.add(primitive, (numbers, w.numbers), INT32, shape)
         result = LabelledExpression(tuple(range(rank)), shape)
         total: Scalar = result.load(sums, range(rank))
         if not self.is_zero(x.zero):
@@ -103,6 +107,15 @@ class _Rewriter:
                 return Apply("multiply", (expression.load(totals, labels), point), INT32)
 
             total = Apply("subtract", (total, self.add_term(zero_point_term, INT32, labels, set(), result)), INT32)
+        if not self.is_zero(w.zero):
+            windows, labels = self.sum_windows(numbers, primitive, w.numbers.shape[2:], shape)
+            window_sum: Scalar = result.load(windows, labels)
+            if not self.is_zero(x.zero):
+                depth = Apply("cast", (Index(dims.product(w.numbers.shape[1:])),), INT32)
+                zeros = Apply("multiply", (depth, result.parameter(x.zero, x.labels)), INT32)
+                window_sum = Apply("subtract", (window_sum, zeros), INT32)
+            correction = Apply("multiply", (window_sum, result.parameter(w.zero, w.labels)), INT32)
+            total = Apply("subtract", (total, correction), INT32)
         if x.scale is not None and w.scale is not None:
             scale = self.build_scale(x, w, result)
             total = Apply("multiply", (Apply("cast", (total,), FLOAT32), scale), FLOAT32)
@@ -112,11 +125,10 @@ class _Rewriter:
     def fits_convolution(self, x: QuantizedOperand, w: QuantizedOperand) -> bool:
         if w.numbers not in self.constants or (x.scale is None) is not (w.scale is None) or x.zero.axes:
             return False
-        zero = w.zero if w.numbers.dtype is DType.int8 else _shifted_zero(w)
-        along = {0} if w.scale is None else w.scale.axes | {0}
+        along = w.zero.axes | (set() if w.scale is None else w.scale.axes)
         depth = dims.product(w.numbers.shape[1:])
         fits = isinstance(depth, int) and LEAST_DEPTH <= depth <= MOST_DEPTH
-        return self.is_zero(zero) and along == {0} and not (x.scale is not None and x.scale.axes) and fits
+        return along <= {0} and not (x.scale is not None and x.scale.axes) and fits
 
     def pad(self, x: QuantizedOperand, pads: tuple[tuple[Dim, Dim], ...]) -> Value:
         """Pad the numbers with their zero point."""
@@ -148,7 +160,7 @@ class _Rewriter:
                 centered = inner
                 if scale is None:
                     return None
-        zero: QuantizationParameter | None = QuantizationParameter(Literal(0, INT32), None)
+        zero: QuantizationParameter | None = _NO_ZERO
         match centered:
             case Apply("subtract", (wide, point), DType.int32):
                 zero = match_parameter(point, step)
@@ -241,6 +253,17 @@ class _Rewriter:
         remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return self.add(Reduce("sum", axes), (wide,), INT32, remaining), labels
 
+    def sum_windows(
+        self, numbers: Value, primitive: Convolve, kernel: Shape, shape: Shape
+    ) -> tuple[Value, tuple[int, ...]]:
+        """Sum the numbers that each position of a convolution's result reads; return the sums and their labels."""
+        rank = len(shape)
+        sums, labels = self.sum_numbers(QuantizedOperand(numbers, _NO_ZERO, None, tuple(range(rank))), {CHANNEL})
+        windows = Pool("sum", kernel, primitive.strides, primitive.dilations, primitive.pads)
+        single = self.add(Reshape(), (sums,), INT32, (numbers.shape[0], 1, *numbers.shape[2:]))
+        pooled = self.add(windows, (single,), INT32, (shape[0], 1, *shape[2:]))
+        return self.add(Reshape(), (pooled,), INT32, (shape[0], *shape[2:])), labels
+
     def build_scale(self, left: QuantizedOperand, right: QuantizedOperand, result: LabelledExpression) -> Scalar:
         assert left.scale is not None and right.scale is not None
         left_scale, right_scale = left.scale, right.scale
@@ -271,7 +294,11 @@ class _Rewriter:
     # -- steps and values --------------------------------------------------------------------------------------------
 
     def add(
-        self, primitive: Contract | Convolve | Map | Reduce, operands: tuple[Value, ...], dtype: DType, shape: Shape
+        self,
+        primitive: Contract | Convolve | Map | Pool | Reduce | Reshape,
+        operands: tuple[Value, ...],
+        dtype: DType,
+        shape: Shape,
     ) -> Value:
         value = self.new_value(dtype, shape)
         self.steps.append(Step(primitive, operands, (value,), self.origin))
