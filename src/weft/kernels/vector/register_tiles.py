@@ -489,21 +489,43 @@ class ProductBuilder:
         mask = self.column_mask(tile)
         statements: list[Statement] = []
         if not self.writes_in_loop:
-            for number, place in enumerate(places):
+            for number, row_place in enumerate(places):
                 for column in range(shape.width):
                     value = tile.sums[number * shape.width + column]
-                    statements.extend(self.write(value, place, self.column(tile, column), mask))
+                    statements.extend(self.write(value, row_place, self.column(tile, column), mask))
             return statements
-        for number in range(shape.height * shape.width):
-            at = number * self.lanes + lane(self.lanes)
-            statements.append(put(self.tile_buffer, at, tile.sums[number]))
-        element = self.builder.variable("e")
-        place = unravel_index(row + element, self.row_sizes)
+        for number, total in enumerate(tile.sums[: shape.height * shape.width]):
+            statements.append(put(self.tile_buffer, number * self.lanes + lane(self.lanes), total))
+        if len(self.rows) <= 1:
+            return [*statements, self.write_rows(0, shape.height, lambda element: [row + element], tile)]
+        # Tiles continue on the next line: positions are divided out once for each line, not for each row.
+        *outer, width = self.row_sizes
+        line, first = self.builder.variable("line"), places[0][-1]
+        defined, start = self.builder.let("line_start", line * width - first, None)
+        numbers = [places[0][0] + line] if len(outer) == 1 else unravel_index(dims.floordiv(row, width) + line, outer)
+        lets: list[Statement] = [defined]
+        position: list[Dim] = []
+        for axis, coordinate in enumerate(numbers):
+            defined, place = self.builder.let(f"line{axis}", coordinate)
+            lets.append(defined)
+            position.append(place)
+        rows = self.write_rows(
+            dims.maximum(start, 0),
+            dims.minimum(start + width, shape.height),
+            lambda element: [*position, element - start],
+            tile,
+        )
+        lines = dims.floordiv(first + shape.height - 1, width) + 1
+        return [*statements, repeat(line, 0, lines, 1, (*lets, rows))]
+
+    def write_rows(self, first: Dim, end: Dim, locate: Callable[[Dim], Sequence[Dim]], tile: RegisterTile) -> Statement:
+        """Write rows of the tile buffer; `locate` returns the position of a row along the row axes."""
+        element, shape, mask = self.builder.variable("e"), tile.shape, self.column_mask(tile)
         body: list[Statement] = []
         for column in range(shape.width):
             at = (element * shape.width + column) * self.lanes + lane(self.lanes)
-            body.extend(self.write(fetch(self.tile_buffer, at), place, self.column(tile, column), mask))
-        return [*statements, repeat(element, 0, shape.height, 1, body)]
+            body.extend(self.write(fetch(self.tile_buffer, at), locate(element), self.column(tile, column), mask))
+        return repeat(element, first, end, 1, body)
 
     def write(self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None) -> tuple[Statement, ...]:
         """Write one vector of the result."""
