@@ -318,3 +318,34 @@ def test_other_processors(processor: str) -> None:
         for launch in work.launches:
             verify_kernel(launch.kernel)
             assert launch.kernel.name in assembly_text(llvm_text([launch.kernel], VECTOR_LANES), machine)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "first", "start", "wide"),
+    [
+        (DType.uint8, 8, 8, 16, I64),
+        (DType.int8, 12, 4, 8, DType.int32),
+        (DType.uint8, 6, 2, 4, DType.int16),
+        (DType.uint8, 8, 3, 16, DType.uint8),
+        (DType.uint8, 7, 0, 0, DType.uint8),
+        (DType.float16, 4, 0, 4, I64),
+        (F32, 8, 0, 8, F32),
+    ],
+)
+def test_short_runs_of_narrow_numbers_are_copied_as_wide_ones(
+    dtype: DType, channels: int, first: int, start: int, wide: DType
+) -> None:
+    """Copy channels from `first` on, of every other pixel, into a part of a wider tensor."""
+    rng = np.random.default_rng(channels)
+    x = rng.integers(0, 100, (2, channels + first, 5, 14)).astype(dtype.numpy)
+    shape, whole_shape = (2, channels, 5, 7), (2, channels + start, 5, 7)
+    layout = channels_last(4)
+    axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+    places = [axes[0], axes[1] + first, axes[2], axes[3] * 2]
+    whole = StoredTensor(dtype, whole_shape, layout)
+    region = Region(whole, (0, start, 0, 0))
+    part = StoredTensor(dtype, shape, layout)
+    work = build_map(Load(0, tuple(map(Index, places)), dtype), [tensor_of(x, layout)], part, TARGET, region)
+    assert {buffer.dtype for buffer in work.launches[0].kernel.buffers} == {wide}
+    (actual,), _ = run_work(work, [(x, layout)], [whole])
+    np.testing.assert_array_equal(actual[:, start:], x[:, first:, :, ::2])

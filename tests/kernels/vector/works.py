@@ -85,7 +85,8 @@ def run_work(
         shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
         for buffer, reference in zip(shared, references, strict=True):
             dtype = from_numpy(memory[reference.kind][reference.number].array.dtype)
-            words = buffer.dtype is DType.int32 and dtype in (DType.uint8, DType.int8)  # four bytes in each
+            wide = buffer.dtype in (DType.int64, DType.int32, DType.int16)
+            words = wide and dtype.numpy.itemsize <= 2  # several narrow numbers in each
             assert buffer.dtype is dtype or words, f"{buffer.name} is {buffer.dtype}, given {dtype}"
             assert not buffer.written or reference.kind not in ("operand", "constant")
         places = tuple(Place(len(regions) + number) for number in range(len(references)))

@@ -33,6 +33,7 @@ from weft.kernels.lower.merge_axes import MergedAxes
 from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import LEFT, RESULT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.transpose import build_transposing_map
+from weft.kernels.vector.wide_copies import widen_copy
 
 MAX_COPIES = 8  # of the expression in the code, for one period of a short innermost axis
 CHEAP = 4
@@ -59,6 +60,8 @@ def build_map_launch(
     region: Region | None = None,
 ) -> Launch:
     """Build the launch of a map with a suitable number of lanes."""
+    if (wide := widen_copy(expression, operands, result, region)) is not None:
+        expression, operands, result, region = wide.expression, [wide.operand], wide.result, wide.region
     lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
     if cost(expression) > CHEAP:
         lanes *= 2  # a second vector hides the latency of the first
