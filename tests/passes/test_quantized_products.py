@@ -108,12 +108,13 @@ def test_integer_products(seed: int, device: str) -> None:
     np.testing.assert_array_equal(actual, centered[0] @ centered[1])
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_convolutions(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    spatial, channels, features = 1 + seed % 2, int(random.choice([3, 4, 16, 70])), int(random.choice([6, 33, 128]))
-    kernel = tuple(int(random.choice([1, 3])) for _ in range(spatial))
-    x = Side(random, (2, channels, *(int(random.integers(5, 20)) for _ in range(spatial))), 1, constant=False)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 16, 70])
+@pytest.mark.parametrize("seed", range(6))
+def test_convolutions(seed: int, channels: int) -> None:
+    random = np.random.default_rng(100 * seed + channels)
+    spatial, features = 1 + seed % 2, int(random.choice([1, 6, 33, 128]))
+    kernel = tuple(int(random.choice([1, 3] if channels > 2 else [3, 5, 8])) for _ in range(spatial))
+    x = Side(random, (2, channels, *(int(random.integers(15, 30)) for _ in range(spatial))), 1, constant=False)
     w = Side(random, (features, channels, *kernel), 0, constant=True)
     attributes = {
         "strides": [int(random.choice([1, 2]))] * spatial,

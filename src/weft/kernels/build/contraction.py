@@ -70,6 +70,14 @@ def order_sums(left: ContractOperand, right: ContractOperand, output: Sequence[i
     return sorted(labels, key=memory_rank)
 
 
+def zero_before(load: Scalar, index: Dim) -> Scalar:
+    """Return the element where index >= 0, and 0 elsewhere."""
+    if dims.is_at_least(index, 0):
+        return load
+    inside = Apply("greater_equal", (Index(index), Index(0)), DType.bool)
+    return Apply("select", (inside, load, Literal(0, load.dtype)), load.dtype)
+
+
 def zero_outside(load: Scalar, index: Dim, size: Dim) -> Scalar:
     """Return the element where index < size, and 0 elsewhere."""
     if dims.is_at_least(size - 1, index):

@@ -1,11 +1,13 @@
 """Contractions and convolutions of 8-bit numbers, as products of words that hold four neighbours along the sums.
 
 An operand that is contiguous along the sums already consists of such words; constants are rearranged at compile time,
-other operands by a kernel. If the number of summed elements is not a multiple of four, zeros fill the last word.
+other operands by a kernel. If the number of summed elements is not a multiple of four, zeros fill the last word. The
+words of a convolution hold channels, or, if there are one or two, also neighbouring taps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +16,11 @@ from weft.ir import dims
 from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract
+from weft.ir.layout import channels_last, row_major
+from weft.ir.program import Contract, Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import Contraction, zero_outside
+from weft.kernels.build.contraction import Contraction, zero_before, zero_outside
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work, stage_operand
 from weft.kernels.vector.contract import build_contraction
@@ -46,7 +49,46 @@ def build_byte_contraction(contraction: Contraction, target: VectorTarget) -> Wo
 
 
 def build_byte_convolution(convolution: Convolution, target: VectorTarget) -> Work:
-    """Build a convolution of uint8 x and int8 w with one group; words run along the channels."""
+    """Build a convolution of uint8 x and int8 w with one group."""
+    return _build_tap_words(convolution, target) or _build_channel_words(convolution, target)
+
+
+def _build_tap_words(convolution: Convolution, target: VectorTarget) -> Work | None:
+    """Build a convolution whose words hold several taps of the last axis, if so few channels leave room for them."""
+    primitive, x, w = convolution.primitive, convolution.x, convolution.constant
+    if w is None or convolution.order is not None or primitive.transposed or w.shape[1] not in (1, 2) or w.ndim < 3:
+        return None
+    taps = WORD // w.shape[1]
+    if w.shape[-1] == 1:
+        return None
+    rank, dilation = len(x.shape), primitive.dilations[-1]
+    sizes = [size + before + after for size, (before, after) in zip(x.shape[2:], primitive.pads)]
+    words = StoredTensor(INT32, (x.shape[0], 1, *sizes), channels_last(rank))
+    padded = np.pad(w, [(0, 0)] * (w.ndim - 1) + [(0, -w.shape[-1] % taps)])
+    split = np.moveaxis(padded.reshape(*padded.shape[:-1], -1, taps), 1, -1)  # [features, *kernel, word, tap, channel]
+    joined_bytes = np.ascontiguousarray(split).reshape(*split.shape[:-2], WORD)
+    packed = joined_bytes.view(np.dtype("<i4"))[:, np.newaxis, ..., 0]
+    sparse = Convolve(primitive.strides, (*primitive.dilations[:-1], dilation * taps), ((0, 0),) * (rank - 2), 1)
+    right = StoredTensor(INT32, packed.shape, row_major(rank))
+    joined = replace(convolution, primitive=sparse, x=words, w=right, constant=packed)
+    work = build_convolution(joined, target, words="left")
+    places: list[Dim] = [dims.axis(axis, size) for axis, size in enumerate(words.shape)]
+    befores = [0, 0, *(before for before, _ in primitive.pads)]
+    elements: list[Scalar] = []
+    for tap in range(taps):
+        for channel in range(w.shape[1]):
+            at = [place - before for place, before in zip(places, befores)]
+            at[1], at[-1] = channel, at[-1] + tap * dilation
+            element: Scalar = Load(0, tuple(map(Index, at)), x.dtype)
+            for position, size in zip(at[2:], x.shape[2:]):
+                element = zero_before(zero_outside(element, position, size), position)
+            elements.append(element)
+    conversion = build_map(_join_bytes(elements), [x], words, target)
+    return stage_operand(work, Reference("operand", 0), conversion.launches, words)
+
+
+def _build_channel_words(convolution: Convolution, target: VectorTarget) -> Work:
+    """Build a convolution whose words run along the channels."""
     labels = tuple(range(len(convolution.x.shape)))
     left = _ByteWords(0, convolution.x, labels, None, 1)
     right = _ByteWords(1, convolution.w, labels, convolution.constant, 1)
@@ -118,21 +160,28 @@ class _ByteWords:
         return stage_operand(work, operand, conversion.launches, words)
 
     def word_expression(self) -> Scalar:
-        """Build a word from its bytes, the first in the lowest bits."""
+        """Build a word from its bytes."""
         shape = self.tensor().shape
         places: list[Dim] = [dims.axis(axis, size) for axis, size in enumerate(shape)]
-        total: Scalar | None = None
+        elements: list[Scalar] = []
         for byte in range(WORD if self.axis is not None else 1):
             at = list(places)
             if self.axis is not None:
                 at[self.axis] = places[self.axis] * WORD + byte
             load = Load(0, tuple(map(Index, at)), self.bytes.dtype)
-            element: Scalar = (
+            elements.append(
                 load if self.axis is None else zero_outside(load, at[self.axis], self.bytes.shape[self.axis])
             )
-            word: Scalar = Apply("cast", (Apply("bitcast", (element,), DType.uint8),), INT32)
-            if byte:
-                word = Apply("shift_left", (word, Literal(8 * byte, INT32)), INT32)
-            total = word if total is None else Apply("bit_or", (total, word), INT32)
-        assert total is not None
-        return total
+        return _join_bytes(elements)
+
+
+def _join_bytes(elements: Sequence[Scalar]) -> Scalar:
+    """Build a word from its bytes, the first in the lowest bits."""
+    total: Scalar | None = None
+    for byte, element in enumerate(elements):
+        word: Scalar = Apply("cast", (Apply("bitcast", (element,), DType.uint8),), INT32)
+        if byte:
+            word = Apply("shift_left", (word, Literal(8 * byte, INT32)), INT32)
+        total = word if total is None else Apply("bit_or", (total, word), INT32)
+    assert total is not None
+    return total
