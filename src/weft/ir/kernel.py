@@ -250,12 +250,13 @@ class PutRun:
 class Prefetch:
     """Start to load bytes of a buffer from a uniform offset on, which may be outside of it; results do not change.
 
-    Devices may ignore it.
+    `level` is the cache that they go to. Devices may ignore it.
     """
 
     buffer: str
     offset: Dim
     nbytes: int
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,8 @@ class _Printer:
                     write(f"{indent}varying {', '.join(names)} = {buffer}[{place}..]{self.mask(mask)}")
                 case PutRun(buffer, offset, values, mask):
                     write(f"{indent}{buffer}[{index(offset)}..] = {', '.join(map(code, values))}{self.mask(mask)}")
-                case Prefetch(buffer, offset, nbytes):
-                    write(f"{indent}prefetch {nbytes} bytes of {buffer} from {index(offset)}")
+                case Prefetch(buffer, offset, nbytes, level):
+                    write(f"{indent}prefetch {nbytes} bytes of {buffer} from {index(offset)} to L{level}")
                 case Barrier():
                     write(f"{indent}barrier")
                 case _:

@@ -33,12 +33,14 @@ def test_results_do_not_change(offset: int) -> None:
     verify_kernel(kernel)
     numbers = np.arange(4 * LANES, dtype=np.float32)
     assert np.array_equal(run_kernel(kernel, [numbers, np.zeros_like(numbers)], 4)[1], numbers)
-    assert f"prefetch 200 bytes of x from {offset}" in str(kernel)
+    assert f"prefetch 200 bytes of x from {offset} to L1" in str(kernel)
 
 
 def test_only_vectors_load_ahead() -> None:
     plain, prefetching = copy_kernel(), copy_kernel(Prefetch("x", 0, 200))
     assert llvm_text([prefetching], VECTOR_LANES).count('call void @"llvm.prefetch.p0"') == 4  # lines of 64 bytes
+    far = llvm_text([copy_kernel(Prefetch("x", 0, 64, level=2))], VECTOR_LANES)
+    assert "i32 0, i32 2, i32 1" in far  # read, locality of L2, data
     assert llvm_text([prefetching], ThreadLanes()) == llvm_text([plain], ThreadLanes())
     abilities = Abilities(int64=False, float64=False, float16=False)
     assert emit(prefetching, abilities).text == emit(plain, abilities).text

@@ -153,6 +153,23 @@ def test_few_kernels_for_many_shapes() -> None:
     assert len({launch.kernel for work in works for launch in work.launches}) == 1
 
 
+@pytest.mark.parametrize("static", [True, False])
+def test_weights_beyond_the_cache_are_prefetched(static: bool) -> None:
+    """Tiles prefetch the next panel; a single tile and weights that fit the cache need no prefetch."""
+    k, n = 256, TARGET.cache_bytes // 2 // 4 // 256 + 40
+    weights = random_array(2, (k, n), F32)
+    for m in (5, 30, 100):
+        rows: Dim = m if static else dims.symbol("m")
+        work = matrix_product(rows, n, k, weights)
+        text = str(work.launches[0].kernel)
+        assert ("to L2" in text) is (m > 8 or not static)
+        assert "to L2" not in str(matrix_product(rows, 64, k, weights[:, :64]).launches[0].kernel)
+        a = random_array(m, (m, k), F32)
+        operands, results = [(a, row_major(2)), (weights, row_major(2))], [StoredTensor(F32, (rows, n), row_major(2))]
+        (actual,), _ = run_work(work, operands, results, {"m": m})
+        assert_close(actual, a.astype(np.float64) @ weights.astype(np.float64), F32)
+
+
 @pytest.mark.parametrize("sizes", [(0, 5, 3), (5, 0, 3), (5, 3, 0)])
 def test_empty_products(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes

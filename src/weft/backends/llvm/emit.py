@@ -122,8 +122,8 @@ class Emitter:
                     self.registers.update(zip(names, run, strict=True))
                 case PutRun():
                     self.lanes.put_run(self, statement)
-                case Prefetch(buffer, offset, nbytes):
-                    self.lanes.prefetch(self, self.address(buffer, offset, None, self.dtypes[buffer]), nbytes)
+                case Prefetch(buffer, offset, nbytes, level):
+                    self.lanes.prefetch(self, self.address(buffer, offset, None, self.dtypes[buffer]), nbytes, level)
                 case Barrier():
                     self.lanes.barrier(self)
                 case Transpose(names):

@@ -119,8 +119,8 @@ class Lanes(ABC):
         """Transpose a square: exchange row j of lane i with row i of lane j."""
 
     @abstractmethod
-    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
-        """Start to load bytes from an address on, which need not be valid."""
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int, level: int) -> None:
+        """Start to load bytes into a cache level, from an address on that need not be valid."""
 
     @abstractmethod
     def barrier(self, emitter: Emitter) -> None:

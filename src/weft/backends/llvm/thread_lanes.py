@@ -328,7 +328,7 @@ class ThreadLanes(Lanes):
         builder.barrier()
         return [builder.trunc(column, BIT) for column in columns] if kind == BIT else columns
 
-    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int, level: int) -> None:
         """Other warps run while one waits for memory: nothing to do."""
 
     def barrier(self, emitter: Emitter) -> None:

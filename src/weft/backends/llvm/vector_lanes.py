@@ -256,11 +256,11 @@ class VectorLanes(Lanes):
     def transpose(self, emitter: Emitter, rows: list[Value]) -> list[Value]:
         return vectors.transpose(emitter.builder, rows)
 
-    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
-        read, to_first_level, of_data = (INT32(number) for number in (0, 3, 1))
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int, level: int) -> None:
+        read, locality, of_data = (INT32(number) for number in (0, 4 - level, 1))
         for distance in range(0, nbytes, CACHE_LINE):
             line = emitter.builder.gep(start, [INT64(distance)], source_etype=ir.IntType(8))
-            arguments = [line, read, to_first_level, of_data]
+            arguments = [line, read, locality, of_data]
             intrinsic(emitter.builder, "llvm.prefetch.p0", [], ir.VoidType(), arguments)
 
     def barrier(self, emitter: Emitter) -> None:

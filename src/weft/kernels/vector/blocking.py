@@ -77,7 +77,8 @@ def _should_keep_panels(shape: ProductShape, tiles: Dim, panels: Dim, cache_byte
 
 def _block_unknown_sizes(shape: ProductShape, max_tiles: Dim, step: int) -> tuple[Dim, Dim]:
     """Choose (tiles, panels) for about as many blocks as threads share well, for sizes known only at run time."""
-    tiles = dims.maximum(dims.minimum(max_tiles, dims.ceildiv(shape.tiles, 2 * _THREADS[-1])), 1)
+    all_tiles = shape.grid * shape.tiles * shape.panels
+    tiles = dims.maximum(dims.minimum(max_tiles, dims.ceildiv(all_tiles, 2 * _THREADS[-1])), 1)
     reading = shape.panel_bytes * round(OPERATIONS_PER_WEIGHT_BYTE)
     blocks = count_blocks(shape.grid * shape.panels * (shape.tiles * shape.work + reading))
     chunks = dims.ceildiv(blocks, dims.maximum(shape.grid * dims.ceildiv(shape.tiles, tiles), 1))

@@ -15,7 +15,7 @@ from weft.fuse.channel_order import find_period
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Number, Register, Statement, View, block, lane
+from weft.ir.kernel import Buffer, Call, Code, Number, Prefetch, Register, Statement, View, block, lane
 from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
@@ -34,7 +34,6 @@ _CHAINS = 4  # independent sums that keep the multipliers busy
 _MAX_UNROLLED_ROWS = 6  # more rows leave no registers to do several steps at a time
 _WIDE_PANELS = 8  # panels at a time, times rows, for few rows and an operand in place
 _LONG_SUM = 128  # terms of sums for which a write to L1 and a read are negligible
-_CACHE_ALIAS = 4096  # bytes between addresses that share a cache set
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,7 @@ class RegisterTile:
     lefts: Sequence[Dim]
     columns: ColumnStart
     sums: Sequence[Register]
+    turn: Dim  # the tile's number in its block
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,8 @@ class ProductBuilder:
         self.writes_in_loop = self.epilogue_writer.is_long or self.sums_are_long()
 
     def choose_height(self) -> int:
-        """Choose the rows of a tile; half as many if they would all share a set of L1."""
-        height = choose_tile_height(self.target, self.panels.width)
-        steps = [loop_axis.left for loop_axis in self.rows[-1:]]
-        aliased = all(
-            isinstance(step, int) and step * (self.product.left.bits // 8) % _CACHE_ALIAS == 0 for step in steps
-        )
-        return max(1, height // 2) if aliased and self.rows else height
+        """Choose the rows of a tile."""
+        return choose_tile_height(self.target, self.panels.width)
 
     def sums_are_long(self) -> bool:
         """Return whether sums are so long that a tile can go through memory, to be written by a loop over its rows.
@@ -185,6 +180,7 @@ class ProductBuilder:
         tiles = parts[-1].first + parts[-1].count if parts else 0
         panels = self.panels.whole + self.panels.singles
         blocking = self.choose_blocking(height, dims.ceildiv(count, height), panels)
+        self.ahead = self.choose_ahead(blocking)
         chunks = dims.ceildiv(tiles, blocking.tiles), dims.ceildiv(panels, blocking.panels)
         statements: list[Statement] = []
         tile_chunk, panel_chunk = self.decode_block(statements, chunks, blocking)
@@ -219,6 +215,19 @@ class ProductBuilder:
         return choose_blocking(
             product_shape, dims.maximum(max_tiles, 1), _WIDE_PANELS if flat else 1, self.target.cache_bytes
         )
+
+    def choose_ahead(self, blocking: Blocking) -> Dim:
+        """Choose how many elements of the next panel a step of the sums prefetches; 0 if all panels fit the cache.
+
+        The tiles of a block share the next panel, so that it arrives while all of them compute. A single tile waits for
+        memory all the time, and prefetches nothing.
+        """
+        depth = dims.product(loop_axis.size for loop_axis in self.sums)
+        right_bytes = depth * self.product.column.size * (self.product.right.bits // 8)
+        if not self.product.packed or not dims.is_at_least(right_bytes, self.target.cache_bytes // 2):
+            return 0
+        step = self.panels.step
+        return dims.mod(dims.ceildiv(step, blocking.tiles), step)
 
     def row_elements(self) -> Dim:
         """Return how many elements of the left operand a row adds: windows of neighbouring rows may overlap."""
@@ -312,9 +321,9 @@ class ProductBuilder:
         splits = splits and self.product.order is None
         shape = TileExtent(part.height, max(width, 1), self.chains if splits else 1, width == 0)
         low, high = dims.maximum(tiles[0], start), dims.minimum(tiles[1], start + count)
-        return repeat(number, low, high, 1, self.build_tile(row, shape, columns))
+        return repeat(number, low, high, 1, self.build_tile(row, shape, columns, number - tiles[0]))
 
-    def build_tile(self, row: Dim, shape: TileExtent, columns: ColumnStart) -> tuple[Statement, ...]:
+    def build_tile(self, row: Dim, shape: TileExtent, columns: ColumnStart, turn: Dim) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
@@ -326,7 +335,7 @@ class ProductBuilder:
         count = shape.height * shape.width
         sums = self.builder.registers("sum", count * shape.splits, self.type)
         statements.extend(define(total, Number(0, self.type)) for total in sums)
-        tile = RegisterTile(shape, starts, columns, sums)
+        tile = RegisterTile(shape, starts, columns, sums, turn)
         statements.extend(self.reduce(tile))
         for number in range(count):
             for split in range(1, shape.splits):
@@ -385,7 +394,10 @@ class ProductBuilder:
 
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
-            return self.multiply(tile, sources, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
+            statements = self.multiply(tile, sources, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
+            if self.ahead != 0 and not shape.single:
+                statements.append(self.prefetch_next_panel(tile, at))
+            return statements
 
         if not self.sums:
             return (*views, *step(0))
@@ -402,6 +414,16 @@ class ProductBuilder:
         for place, size in reversed(list(zip(places[:-1], sizes))):
             body = (repeat(place, 0, size, 1, body),)
         return body
+
+    def prefetch_next_panel(self, tile: RegisterTile, places: Sequence[Dim]) -> Statement:
+        """Prefetch the part of the next panel that belongs to a step of a tile."""
+        step = self.panels.step
+        shares = [dims.floordiv(loop_axis.right, step) * self.ahead for loop_axis in self.sums]
+        parts = [self.stride(f"sum{number}_ahead", share) for number, share in enumerate(shares)]
+        depth = dims.floordiv(self.product.panel, step) * self.ahead
+        start = self.right_stride("panel_right", self.product.panel) + self.stride("tile_ahead", depth) * tile.turn
+        place = self.right_offset(tile.columns) + start + offset(parts, places)
+        return Prefetch(self.right.name, place, 1, level=2)
 
     def build_views(self, tile: RegisterTile, left: Dim, right: Dim) -> tuple[list[View], list[Buffer]]:
         """Return views of the rows of a tile, then of its columns."""
