@@ -240,3 +240,36 @@ def test_same_bits_for_any_threads() -> None:
     x = np.random.default_rng(0).normal(size=(50, 333)).astype(np.float32)
     runs = [run_groups(program, [x], {}, np.random.default_rng(3), threads)[0][0].tobytes() for threads in (1, 2, 4)]
     assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize(("rows", "length"), [(300, 40), (131, 64), (520, 17)])
+def test_rows_that_are_transposed(rows: int, length: int) -> None:
+    """Elements of a row that are far apart in the operand and contiguous in the result: no vector gathers them."""
+    nodes = [node("LayerNormalization", "x w", "y", axis=-1)]
+    rng = np.random.default_rng(rows)
+    x, w = rng.standard_normal((1, rows, length), np.float32), rng.standard_normal(length, np.float32)
+    program = program_of(nodes, {"x": x.shape}, {"w": w})
+    (group,) = find_row_groups(program)
+    frame = find_row_frame(group)
+    assert frame is not None
+    group_results = {value for step in group for value in step.results}
+    read = list(dict.fromkeys(value for step in group for value in step.operands if value not in group_results))
+    tensors = {value: tensor_in(value, transposed=value in program.inputs) for value in (*read, *program.outputs)}
+    request = Request(RowGroup(tuple(group), tuple(read), program.outputs, frame), tensors, {}, TARGET)
+    (part,) = select_kernels(request).parts
+    assert len(part.work.launches) > 1
+    values = dict(program.constants) | {program.inputs[0]: x}
+    operands = [(np.asarray(values[value]), tensors[value].layout) for value in read]
+    (actual,), _ = run_work(part.work, operands, [tensors[value] for value in program.outputs])
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def tensor_in(value: Value, transposed: bool) -> StoredTensor:
+    assert isinstance(value.type, TensorType)
+    assert value.type.shape is not None
+    rank = len(value.type.shape)
+    layout = Layout((*range(rank - 2), rank - 1, rank - 2)) if transposed else row_major(rank)
+    return StoredTensor(value.type.dtype, value.type.shape, layout)

@@ -41,7 +41,10 @@ def build_sweep(sweep: Sweep, target: VectorTarget) -> Work:
 
 
 def _has_strided_rows(sweep: Sweep) -> bool:
-    """Return whether the first reduction is over long rows whose elements are not contiguous."""
+    """Return whether the first reduction is over elements that are not contiguous: of long rows, or vector by vector.
+
+    Vectors lie along rows if the results do.
+    """
     folds = [fold for part in sweep.passes for fold in part.folds]
     if len(folds) < 2 and not any(part.writes for part in sweep.passes):
         return False
@@ -50,6 +53,8 @@ def _has_strided_rows(sweep: Sweep) -> bool:
         return False
     length = estimate(dims.product(sweep.domain[axis] for axis in sweep.reduced))
     rows = estimate(dims.product(sweep.domain[axis] for axis in order if axis not in sweep.reduced))
+    if [axis for axis in sweep.order if axis in order][-1] in sweep.reduced:
+        return length * rows >= BLOCK_ELEMENTS
     return length >= LONG_STRIDED_ROW and length * rows >= 2 * CHUNK_LENGTH
 
 
