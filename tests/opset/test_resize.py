@@ -130,6 +130,16 @@ def test_antialias_keeps_what_is_constant(mode: str) -> None:
     check("Resize", [x, None, None, ints(1, 1, 5, 2)], opset=18, mode=mode, antialias=1, expected=[expected])
 
 
+@pytest.mark.parametrize("size", [(4, 3), (9, 50), (40, 2), (61, 90)])
+@pytest.mark.parametrize("exclude", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_antialias(mode: str, exclude: int, size: tuple[int, int]) -> None:
+    """Few taps, which are one map, and many."""
+    x = random_array(31, (1, 2, 40, 45))
+    options = {"mode": mode, "antialias": 1, "exclude_outside": exclude}
+    check("Resize", [x, None, None, ints(1, 2, *size)], opset=18, rtol=1e-4, atol=1e-4, constants=[3], **options)
+
+
 def test_sizes_stay_symbolic() -> None:
     graph = helper.make_graph(
         [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,60 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
     check("GridSample", [x, wide], opset=16, mode=mode, rtol=1e-4, atol=1e-4, **options)
     modern = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     check("GridSample", [x, wide], opset=20, mode=modern, rtol=1e-4, atol=1e-4, **options)
+
+
+@pytest.mark.parametrize("size", [(1, 2), (2, 1), (5, 6)])
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_grid_sample_far_outside(mode: str, padding: str, align: int, size: tuple[int, int]) -> None:
+    """Against the definition in float64, tap by tap."""
+    x, grid = random_array(21, (1, 2, *size)), random_array(22, (1, 7, 5, 2), low=-9.0, high=9.0)
+    if padding != "reflection":  # float32 has no position within a period there
+        grid[0, 0, 0], grid[0, 0, 1] = 1e9, -1e30  # beyond 32 bits
+    expected = sample_grid(x.astype(np.float64), grid.astype(np.float64), mode, padding, align).astype(np.float32)
+    options = {"mode": mode, "padding_mode": padding, "align_corners": align}
+    check("GridSample", [x, grid], opset=20, expected=[expected], rtol=1e-3, atol=2e-4, **options)
+
+
+def sample_grid(x: Any, grid: Any, mode: str, padding: str, align: int) -> Any:
+    """Sample images at the points of a grid."""
+    places = []
+    for axis, size in enumerate(x.shape[2:]):
+        c = grid[..., 1 - axis]
+        place = (c + 1) / 2 * (size - 1) if align else ((c + 1) * size - 1) / 2
+        places.append(np.round(place) if mode == "nearest" else place)
+    result = np.zeros((*x.shape[:2], *grid.shape[1:3]))
+    taps = {"nearest": [0], "linear": [0, 1], "cubic": [-1, 0, 1, 2]}[mode]
+    for taps_of_axes in product(taps, repeat=2):
+        weight = np.ones(grid.shape[:3])
+        counts = np.ones(grid.shape[:3], bool)
+        pixels = []
+        for place, tap, size in zip(places, taps_of_axes, x.shape[2:]):
+            if padding == "border" and mode != "cubic":
+                place = place.clip(0, size - 1)
+            first = np.floor(place)
+            weight = weight * weigh(mode, place - first, tap)
+            pixel = first + tap
+            if padding == "reflection":
+                period = max(2 * (size - 1), 1) if align else 2 * size
+                pixel = np.minimum(pixel % period, (period if align else period - 1) - pixel % period)
+            counts &= (pixel >= 0) & (pixel < size)
+            pixels.append(pixel.clip(0, size - 1).astype(int))
+        values = x[np.arange(len(x))[:, None, None], :, pixels[0], pixels[1]].transpose(0, 3, 1, 2)
+        result += np.where((counts | (padding != "zeros"))[:, None], values * weight[:, None], 0)
+    return result
+
+
+def weigh(mode: str, part: Any, tap: int) -> Any:
+    if mode == "nearest":
+        return np.ones_like(part)
+    distance = abs(tap - part)
+    if mode == "linear":
+        return 1 - distance
+    a = -0.75
+    near = (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+    return np.where(distance <= 1, near, a * (distance**3 - 5 * distance**2 + 8 * distance - 4))
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])

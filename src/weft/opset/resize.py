@@ -17,7 +17,18 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
-from weft.opset.language import Element, Tensor, assume_equal, build, full, index, literal, observe, reduce
+from weft.opset.language import (
+    Element,
+    Tensor,
+    assume_at_least,
+    assume_equal,
+    build,
+    full,
+    index,
+    literal,
+    observe,
+    reduce,
+)
 from weft.opset.ratio import Ratio, find_simple_ratio
 from weft.opset.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.opset.tensor import NotStaticError
@@ -25,6 +36,8 @@ from weft.opset.trace import is_symbolic
 from weft.records import dataclass
 
 HALF = Fraction(1, 2)
+_MOST_TERMS = 16  # of one map
+_MOST_POSITIONS = 2**31 - 64  # that fit 32 bits, with room for neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,8 +437,16 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
 
 def _build_position_table(line: AxisResize, locate: Callable[[Element], Element]) -> Tensor:
     """Compute the positions of an axis's samples once for all elements."""
-    narrow = dims.is_at_least(2**31 - 1, line.size)
-    return build((line.target,), lambda i: cast(locate(i), DType.int32 if narrow else DType.int64))
+    dtype = choose_position_dtype(line.size)
+    return build((line.target,), lambda i: cast(locate(i), dtype))
+
+
+def choose_position_dtype(size: Dim) -> DType:
+    """Choose the dtype of positions up to `size`, and a few beyond: small, for more of them in a vector."""
+    if dims.is_at_least(size, _MOST_POSITIONS):
+        return DType.int64
+    assume_at_least(_MOST_POSITIONS, size, "positions along an axis must fit 32 bits")
+    return DType.int32
 
 
 def _needs_division(line: AxisResize, sampling: Sampling) -> bool:
@@ -471,10 +492,10 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
     before = (stretch * -radius).floor() + 1
     count = 2 - 2 * before
 
-    def source_position(i: Element, tap: Element) -> Element:
-        return _floor(_coordinate(line, sampling, i)) + tap + before  # type: ignore[no-any-return]
+    def first_position(i: Element) -> Element:
+        return _floor(_coordinate(line, sampling, i)) + before  # type: ignore[no-any-return]
 
-    def weight(i: Element, tap: Element) -> Element:
+    def weight(tap: Element, i: Element) -> Element:
         part = _fraction(_coordinate(line, sampling, i), x.dtype)
         across = cast(index(stretch.denominator), x.dtype) / cast(index(stretch.numerator), x.dtype)
         distance = absolute(cast(tap + before, x.dtype) - part) * across
@@ -483,20 +504,29 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
         else:
             sample_value = where(distance < 2.0, _cubic_kernel(minimum(distance, 2.0), sampling.cubic), 0.0)
         if sampling.exclude_outside:
-            sample_value = where(_is_inside(source_position(i, tap), line.size), sample_value, 0.0)
+            sample_value = where(_is_inside(first_position(i) + tap, line.size), sample_value, 0.0)
         return sample_value  # type: ignore[no-any-return]
 
-    weights = build((line.target, count), weight)
-    totals = reduce("sum", weights, [1])
-    weighted = build(
-        (*x.shape[:axis], line.target, count, *x.shape[axis + 1 :]),
-        lambda *i: (
-            x.at(*i[:axis], clamp(source_position(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
-            * weights.at(i[axis], i[axis + 1])
-            / totals.at(i[axis])
-        ),
-    )
-    summed = reduce("sum", weighted, [axis + 1])
+    firsts = _build_position_table(line, first_position)
+    weights = build((count, line.target), weight)
+    totals = reduce("sum", weights, [0])
+    shares = build(weights.shape, lambda tap, i: weights.at(tap, i) / totals.at(i))
+
+    def term(i: Sequence[Element], tap: Element | int) -> Element:
+        first = firsts.at(i[axis])
+        position = clamp(first + cast(index(0) + tap, first.dtype), 0, cast(index(line.size - 1), first.dtype))
+        return x.at(*i[:axis], position, *i[axis + 1 :]) * shares.at(tap, i[axis])
+
+    shape = (*x.shape[:axis], line.target, *x.shape[axis + 1 :])
+    if isinstance(count, int) and count <= _MOST_TERMS:
+        taps = range(count)
+        summed = build(shape, lambda *i: sum((term(i, tap) for tap in taps[1:]), term(i, 0)))
+    else:
+        split = axis + 1
+        weighted = build(
+            (*shape[:split], count, *shape[split:]), lambda *i: term((*i[:split], *i[split + 1 :]), i[split])
+        )
+        summed = reduce("sum", weighted, [split])
     if sampling.transformation != "tf_crop_and_resize":
         return summed
     return build(

@@ -11,7 +11,7 @@ from math import inf
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.opset.functions import cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
+from weft.opset.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
 from weft.opset.language import (
     Element,
     Tensor,
@@ -30,10 +30,11 @@ from weft.opset.language import (
     window_count,
 )
 from weft.opset.registry import REQUIRED, Sizes, op, require
-from weft.opset.resize import cubic_weights, linear_weights
+from weft.opset.resize import choose_position_dtype, cubic_weights, linear_weights
 from weft.records import dataclass
 
 CUBIC = -0.75
+_REACH = 4.0  # pixels beyond an image that a point inside it reads at most
 
 
 def _wide_float(dtype: DType) -> DType:
@@ -67,25 +68,36 @@ def grid_sample(
     borders = [_Border(size, bool(align_corners), padding_mode) for size in x.shape[2:]]
     wide = _wide_float(x.dtype)
 
-    def position(axis: int, *i: Element) -> Element:
-        unbounded = borders[axis].to_position(cast(grid.at(*i, rank - 1 - axis), _wide_float(grid.dtype)))
+    def coordinate(axis: int, *i: Element) -> Element:
+        border = borders[axis]
+        unbounded = border.to_position(cast(grid.at(*i, rank - 1 - axis), _wide_float(grid.dtype)))
         if mode == "cubic":  # its taps are moved inside one by one
             return unbounded
-        return borders[axis].move_inside(round_half_even(unbounded) if mode == "nearest" else unbounded)
+        return border.move_inside(round_half_even(unbounded) if mode == "nearest" else unbounded)
 
-    positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]
+    def first_pixel(axis: int, *i: Element) -> Element:
+        near = borders[axis].move_near(floor(coordinate(axis, *i)))
+        return cast(near, choose_position_dtype(borders[axis].period))
+
+    def part_of_pixel(axis: int, *i: Element) -> Element:
+        place = coordinate(axis, *i)
+        return cast(place - floor(place), wide)
+
+    firsts, parts = (
+        [build(grid.shape[:-1], partial(number, axis)) for axis in range(rank)]
+        for number in (first_pixel, part_of_pixel)
+    )  # once for all channels
 
     def element(*i: Element) -> Element:
-        coordinates = [table.at(i[0], *i[2:]) for table in positions]
+        pixels = [table.at(i[0], *i[2:]) for table in firsts]
         if mode == "nearest":
-            return _load_pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
-        firsts = [cast(floor(c), DType.int64) for c in coordinates]
-        parts = [cast(c - floor(c), wide) for c in coordinates]
-        weights = [linear_weights(part) if mode == "linear" else cubic_weights(part, CUBIC) for part in parts]
+            return _load_pixel(x, i[:2], pixels, borders)
+        shares = [table.at(i[0], *i[2:]) for table in parts]
+        weights = [linear_weights(share) if mode == "linear" else cubic_weights(share, CUBIC) for share in shares]
         terms = []
         for taps in product(range(len(weights[0])), repeat=rank):
-            pixel = [first + (tap - len(weights[0]) // 2 + 1) for first, tap in zip(firsts, taps)]
-            term = cast(_load_pixel(x, i[:2], pixel, borders), wide)
+            neighbours = [pixel + (tap - len(weights[0]) // 2 + 1) for pixel, tap in zip(pixels, taps)]
+            term = cast(_load_pixel(x, i[:2], neighbours, borders), wide)
             for tap, weight in zip(taps, weights):
                 term = term * weight[tap]
             terms.append(term)
@@ -108,19 +120,34 @@ class _Border:
             return (coordinate + 1.0) / 2.0 * _to_float(self.size - 1, coordinate.dtype)
         return ((coordinate + 1.0) * _to_float(self.size, coordinate.dtype) - 1.0) / 2.0
 
+    @property
+    def low(self) -> float:
+        return 0.0 if self.aligned else -0.5
+
+    @property
+    def period(self) -> Dim:
+        """How far apart equal pixels of a reflected image are."""
+        return dims.maximum(2 * (self.size - (1 if self.aligned else 0)), 2)
+
     def move_inside(self, position: Element) -> Element:
         """Move a position beyond the ends inside, as the padding mode says."""
-        edge = 0.0 if self.aligned else 0.5
-        low, high = -edge, _to_float(self.size - 1, position.dtype) + edge
         if self.padding == "zeros":
             return position
         if self.padding == "border":
-            back = clamp(position, 0.0, _to_float(self.size - 1, position.dtype))
-        else:
-            span = _to_float(dims.maximum(self.size - 1, 1) if self.aligned else self.size, position.dtype)
-            away = (position - low) % (span * 2.0)
-            back = minimum(away, span * 2.0 - away) + low
-        return where((position < low) | (position > high), back, position)
+            return clamp(position, 0.0, _to_float(self.size - 1, position.dtype))
+        period = _to_float(self.period, position.dtype)
+        away = absolute(position - self.low)  # both sides of an edge are equal, and small numbers stay accurate
+        away = away - floor(away / period) * period
+        back = minimum(away, period - away) + self.low
+        high = _to_float(self.size - 1, position.dtype) - self.low
+        return where((position < self.low) | (position > high), back, position)
+
+    def move_near(self, position: Element) -> Element:
+        """Move an integral position into a period if pixels are reflected, else near the image: it fits 32 bits."""
+        period = _to_float(self.period, position.dtype)
+        if self.padding == "reflection":
+            position = position - floor(position / period) * period
+        return clamp(position, -_REACH, period + _REACH)
 
     def inside(self, position: Element) -> tuple[Element, Element | None]:
         """Return the position to read for an integer position, and the condition under which it counts."""
@@ -128,17 +155,20 @@ class _Border:
 
 
 def _zeros(position: Element, border: _Border) -> tuple[Element, Element | None]:
-    return position, (position >= 0) & (position < border.size)
+    return position, (position >= 0) & (position < cast(index(border.size), position.dtype))
 
 
 def _clamp_to_border(position: Element, border: _Border) -> tuple[Element, Element | None]:
-    return clamp(position, 0, border.size - 1), None
+    return clamp(position, 0, cast(index(border.size - 1), position.dtype)), None
 
 
 def _reflect(position: Element, border: _Border) -> tuple[Element, Element | None]:
-    last = 2 * border.size - (2 if border.aligned else 1)
-    phase = position % dims.maximum(2 * border.size - (2 if border.aligned else 0), 1)
-    return minimum(phase, last - phase), None
+    """Reflect a position that is at most two beyond a period."""
+    edge = 0 if border.aligned else -1
+    last = cast(index(border.period + edge), position.dtype)
+    position = maximum(position, edge - position)
+    position = minimum(position, last - position)
+    return maximum(position, edge - position), None
 
 
 _PADDINGS: dict[str, Callable[[Element, _Border], tuple[Element, Element | None]]] = {

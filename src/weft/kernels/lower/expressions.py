@@ -33,9 +33,10 @@ from weft.ir.layout import offset
 from weft.ir.scalar import Apply, FlatLoad, Index, Literal, Load, Placeholder, Scalar, walk
 from weft.ir.types import Shape
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch
-from weft.kernels.lower.operations import and_masks
+from weft.kernels.lower.operations import and_masks, cast
 from weft.records import dataclass
 
+_MAX_INT32 = 2**31 - 1
 CHAINED_LOADS = 4  # minimum number of loads with loaded indices for a branch to pay
 LITERAL_STRIDES = range(-1, 5)  # a backend may have better code than one access per lane for these
 
@@ -226,10 +227,10 @@ class Lowering:
                 place, test = self.inside(index.value, size, facts, load.checked)
                 places.append(place)
             else:
-                position = self._visit(index, facts)
-                part, test = (
-                    (position, None) if _always_fits(index, size) else self._clamp(position, size, load.checked)
-                )
+                if _always_fits(index, size):
+                    part, test = self._visit(index, facts), None
+                else:
+                    part, test = self._clamp(index, size, facts, load.checked)
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
@@ -248,14 +249,17 @@ class Lowering:
             self._check(Integer(self.index(index)), Integer(place))
         return place, self._not_empty(size)
 
-    def _clamp(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
-        """Clamp an index that depends on data, and return the mask like `inside`."""
-        position = self.keep(position)
-        last = Integer(self.index(size - 1))
-        nonnegative = Call("maximum", (position, Integer(0)), DType.int64)
-        inside = self.keep(Call("minimum", (nonnegative, last), DType.int64))
+    def _clamp(self, index: Scalar, size: Dim, facts: Facts, checked: bool) -> tuple[Code, Code | None]:
+        """Clamp an index that depends on data, in 32 bits if it has no more; return the mask like `inside`."""
+        dtype, last = DType.int64, size - 1
+        if isinstance(index, Apply) and index.function == "cast" and index.arguments[0].dtype is DType.int32:
+            (index,), dtype, last = index.arguments, DType.int32, dims.minimum(last, _MAX_INT32)
+        position = self.keep(self._visit(index, facts))
+        nonnegative = Call("maximum", (position, Number(0, dtype)), dtype)
+        clamped = Call("minimum", (nonnegative, cast(Integer(self.index(last)), dtype)), dtype)
+        inside = self.keep(cast(clamped, DType.int64))
         if checked:
-            self._check(position, inside)
+            self._check(cast(position, DType.int64), inside)
         return inside, self._not_empty(size)
 
     def _not_empty(self, size: Dim) -> Code | None:

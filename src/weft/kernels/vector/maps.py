@@ -16,7 +16,7 @@ from weft.cost.expressions import cost, relative_work
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Statement, When, lane
-from weft.ir.scalar import ELEMENT, Scalar, bind_placeholders, computed_dtypes, rebuild
+from weft.ir.scalar import ELEMENT, Index, Load, Scalar, bind_placeholders, computed_dtypes, rebuild, walk
 from weft.ir.target import VectorTarget
 from weft.kernels.build.loop_nest import (
     Body,
@@ -63,9 +63,15 @@ def build_map_launch(
     if (wide := widen_copy(expression, operands, result, region)) is not None:
         expression, operands, result, region = wide.expression, [wide.operand], wide.result, wide.region
     lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
-    if cost(expression) > CHEAP:
+    if cost(expression) > CHEAP and not _gathers(expression):
         lanes *= 2  # a second vector hides the latency of the first
     return build_map_kernel(expression, operands, result, lanes, region)
+
+
+def _gathers(expression: Scalar) -> bool:
+    """Whether an expression loads at loaded indices: elements one by one, whose addresses need many registers."""
+    loads = (node for node in walk(expression) if isinstance(node, Load))
+    return any(not isinstance(index, Index) for load in loads for index in load.indices)
 
 
 @memoize
