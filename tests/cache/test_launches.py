@@ -189,11 +189,11 @@ def test_results_come_back_with_the_sizes_of_another_program() -> None:
         assert reader.kernels == {"k_1"}
         values = [random_numbers.randrange(1, 50) for _ in range(3)]
         read = [*work.launches[0].values, work.launches[0].blocks, work.workspaces[0].size]
-        wanted = [sizes[0], sizes[1], sizes[3], sizes[4]]
+        expected = [sizes[0], sizes[1], sizes[3], sizes[4]]
         assert again == work.launches[0]
         assert work.overwritable == (0,)
-        for found, original in zip(read, wanted, strict=True):
-            assert dims.evaluate(found, dict(zip(others, values))) == dims.evaluate(original, dict(zip(names, values)))
+        for size, original in zip(read, expected, strict=True):
+            assert dims.evaluate(size, dict(zip(others, values))) == dims.evaluate(original, dict(zip(names, values)))
 
 
 def test_only_plain_data_has_a_name() -> None:
