@@ -48,8 +48,16 @@ class Blocking:
 def choose_blocking(shape: ProductShape, max_tiles: Dim, step: int, cache_bytes: int) -> Blocking:
     """Choose a blocking with at most `max_tiles` tiles per block, and panels as multiples of `step` if possible."""
     are_known = all(isinstance(size, int) for size in (shape.tiles, shape.panels, shape.work, max_tiles))
-    tiles, panels = (_block_known_sizes if are_known else _block_unknown_sizes)(shape, max_tiles, step)
+    if are_known:
+        tiles, panels = _block_known_sizes(shape, max_tiles, step)
+    else:
+        tiles, panels = _block_unknown_sizes(shape, max_tiles, step, cache_bytes)
     return Blocking(tiles, panels, _should_keep_panels(shape, tiles, panels, cache_bytes))
+
+
+def exceeds_cache(panel_bytes: Dim, cache_bytes: int) -> bool:
+    """Return whether all panels together do not stay in the cache beside tiles; False where that is unknown."""
+    return dims.is_at_least(panel_bytes, cache_bytes // 2)
 
 
 def choose_part_size(count: Dim, part: Dim) -> Dim:
@@ -75,9 +83,13 @@ def _should_keep_panels(shape: ProductShape, tiles: Dim, panels: Dim, cache_byte
     return left * again + right < left + right * (tile_chunks if right > cache_bytes // 2 else 1)
 
 
-def _block_unknown_sizes(shape: ProductShape, max_tiles: Dim, step: int) -> tuple[Dim, Dim]:
-    """Choose (tiles, panels) for about as many blocks as threads share well, for sizes known only at run time."""
-    all_tiles = shape.grid * shape.tiles * shape.panels
+def _block_unknown_sizes(shape: ProductShape, max_tiles: Dim, step: int, cache_bytes: int) -> tuple[Dim, Dim]:
+    """Choose (tiles, panels) for about as many blocks as threads share well, for sizes known only at run time.
+
+    Blocks whose panels come from memory get as many tiles as possible, which share the wait for the next panel.
+    """
+    is_far = exceeds_cache(shape.panels * shape.panel_bytes, cache_bytes)
+    all_tiles = shape.grid * shape.tiles * shape.panels if is_far else shape.tiles
     tiles = dims.maximum(dims.minimum(max_tiles, dims.ceildiv(all_tiles, 2 * _THREADS[-1])), 1)
     reading = shape.panel_bytes * round(OPERATIONS_PER_WEIGHT_BYTE)
     blocks = count_blocks(shape.grid * shape.panels * (shape.tiles * shape.work + reading))

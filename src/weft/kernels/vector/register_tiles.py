@@ -25,7 +25,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
-from weft.kernels.vector.blocking import Blocking, ProductShape, choose_blocking
+from weft.kernels.vector.blocking import Blocking, ProductShape, choose_blocking, exceeds_cache
 from weft.kernels.vector.panels import Panels, choose_tile_height
 from weft.records import dataclass
 
@@ -224,7 +224,7 @@ class ProductBuilder:
         """
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
         right_bytes = depth * self.product.column.size * (self.product.right.bits // 8)
-        if not self.product.packed or not dims.is_at_least(right_bytes, self.target.cache_bytes // 2):
+        if not self.product.packed or not exceeds_cache(right_bytes, self.target.cache_bytes):
             return 0
         step = self.panels.step
         return dims.mod(dims.ceildiv(step, blocking.tiles), step)
@@ -395,7 +395,9 @@ class ProductBuilder:
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
             statements = self.multiply(tile, sources, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
-            if self.ahead != 0 and not shape.single:
+            if (
+                self.ahead != 0 and shape.height > _MAX_UNROLLED_ROWS
+            ):  # for fewer rows, it would cost more than it gains
                 statements.append(self.prefetch_next_panel(tile, at))
             return statements
 
