@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu import codegen
+from weft.backends.cpu import codegen, kernel_packs
 from weft.backends.cpu import compile as compilation
 from weft.cache import code, entries, files, launches
 from weft.cache.launches import CachedKernels, LaunchCache, ResultReader, UncacheableError, write_result
@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(compilation, "package_digest", lambda *_: "these sources")  # weft may be edited during tests
     monkeypatch.setattr(entries, "package_digest", lambda: None)  # no cached models: only code
+    monkeypatch.setattr(kernel_packs, "open_pack", lambda: None)
     monkeypatch.setattr(compilation.KernelCompiler, "store", store_now)
     code.shared_cache.cache_clear()
     yield tmp_path / "cache" / "code"

@@ -42,10 +42,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(entries, "package_digest", lambda: None)  # no cached models: only code
     monkeypatch.setattr(compilation.KernelCompiler, "store", store_now)
     code.shared_cache.cache_clear()
-    kernel_packs._find_pack.cache_clear()
+    open_pack.cache_clear()
     yield tmp_path
     code.shared_cache.cache_clear()
-    kernel_packs._find_pack.cache_clear()
+    open_pack.cache_clear()
 
 
 def build_model(seed: int) -> onnx.ModelProto:
@@ -80,7 +80,7 @@ def fill_pack(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     support = CpuDriver("cpu").support()
     header = {"sources": "these sources", "needs": list_needs(host()), "support": sorted(support), **changes}
     write_pack(pack_path(TARGET), header, PackContent(results, objects, support))
-    kernel_packs._find_pack.cache_clear()
+    open_pack.cache_clear()
     for path in (folder / "cache").rglob("*.weft"):
         path.unlink()
 

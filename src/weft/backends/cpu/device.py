@@ -53,7 +53,6 @@ class CpuDriver(CompilingDriver):
     def __init__(self, name: str, machine: Machine | None = None) -> None:
         super().__init__(name)
         self._machine = machine
-        self._pack: KernelPack | None = None  # for the next compilation
 
     @property
     def machine(self) -> Machine:
@@ -104,14 +103,17 @@ class CpuDriver(CompilingDriver):
     def begin(self, cache: bool, progress: Progress) -> Compilation:
         from weft.backends.cpu.compile import CpuCompilation
 
-        pack, self._pack = self._pack, None
+        pack = self._open_pack() if cache else None
         return CpuCompilation(self.machine, cache, pack, partial(progress, "generating code"))
 
     def prepare(self) -> None:
-        if self._machine is None and self._pack is None:
-            from weft.backends.cpu.kernel_packs import open_pack
+        self._open_pack()
 
-            self._pack = open_pack()
+    def _open_pack(self) -> KernelPack | None:
+        """Open the pack for this machine, unless the driver compiles for another."""
+        from weft.backends.cpu.kernel_packs import open_pack
+
+        return open_pack() if self._machine is None else None
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         from weft.backends.llvm.compilation import assembly_text

@@ -6,6 +6,7 @@ makes it again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.cpu.portability import describe_lack, list_needs, rank_needs
-from weft.backends.host.machine import Machine, named
-from weft.backends.host.runner import offer_runner
+from weft.backends.host.codegen import code_key
+from weft.backends.host.machine import Machine, host, named
+from weft.backends.host.runner import offer_runner, runner_text
+from weft.cache.code import shared_cache
 from weft.cache.pack import SUFFIX, KernelPack, read_header
 from weft.cache.sources import package_digest
 from weft.records import dataclass
@@ -74,20 +77,28 @@ def pack_digest() -> str | None:
     return package_digest(*SOURCES)
 
 
+@cache
 def open_pack() -> KernelPack | None:
     """Start to read the best pack for this machine; None if there is none for it, or if weft's sources have changed.
 
-    The native runner is taken from it, too.
+    The native runner is taken from it, too. A process that compiles keeps its pack, for programs of other shapes.
     """
     path, support = _find_pack()
     if path is None:
         return None
     pack = KernelPack(path)
-    offer_runner({digest: partial(pack.support, digest) for digest in support})
+    offer_runner({digest: partial(_take_runner, pack, digest) for digest in support})
     return pack
 
 
-@cache
+def _take_runner(pack: KernelPack, digest: str) -> bytes | None:
+    """Return the native runner, and store it for processes that load from the cache and open no pack."""
+    code = pack.support(digest)
+    if code is not None:
+        shared_cache().put(code_key(runner_text(sys.platform), host()), code)
+    return code
+
+
 def _find_pack() -> tuple[Path | None, tuple[str, ...]]:
     """Return the path of the best pack, and the digests of the support code in it."""
     packs: list[tuple[int, Path, tuple[str, ...]]] = []
